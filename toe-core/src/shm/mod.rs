@@ -1,0 +1,11 @@
+//! Shared memory between apps and daemon: layout, mapping, and the small lock-free structures in it.
+
+mod addr;
+pub mod layout;
+mod pool;
+mod readyset;
+pub mod region;
+
+pub use layout::*;
+pub use readyset::bits;
+pub use region::{DaemonPageMap, Region};
