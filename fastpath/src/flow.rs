@@ -20,6 +20,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use toe_core::flow::{FlowKey, TsInit};
 use toe_core::shm::{Region, SockSlot, app_flags};
+use toe_core::wire::SackBlocks;
 use toe_core::{FlowId, Instant, NicId, SeqNr, SockId};
 
 /// What the sender remembers.
@@ -276,10 +277,28 @@ impl Flow {
     #[inline(always)]
     pub fn mss(&self) -> u32 {
         let mut options = if self.ts.is_some() { 12 } else { 0 };
-        if self.sack && (!self.rcv.ooo.is_empty() || self.rcv.dsack.is_some()) {
-            options += 4 + 8 * (self.rcv.ooo.len() + 1).min(3);
+        let blocks = self.sack_blocks().len();
+        if blocks > 0 {
+            options += 4 + 8 * blocks.min((40 - 4 - options) / 8);
         }
         u32::from(self.snd.mss).saturating_sub(options as u32).max(1)
+    }
+
+    /// SACK blocks to report: a duplicate first (RFC 2883), then the ranges that changed last (RFC 2018 §4).
+    #[inline]
+    pub fn sack_blocks(&self) -> SackBlocks {
+        let mut blocks = SackBlocks::new();
+        if !self.sack || (self.rcv.ooo.is_empty() && self.rcv.dsack.is_none()) {
+            return blocks;
+        }
+        let recent = self.rcv.recent.iter().filter_map(|&p| self.rcv.ooo.containing(p));
+        for (start, end) in self.rcv.dsack.into_iter().chain(recent) {
+            let block = (self.rx_seq(start), self.rx_seq(end));
+            if !blocks.is_full() && !blocks.contains(&block) {
+                blocks.push(block);
+            }
+        }
+        blocks
     }
 
     /// Does the app want its small segments out at once?

@@ -252,16 +252,11 @@ impl Flow {
     }
 
     fn options(&self, eng: &Engine) -> TcpOptions {
-        let mut options = TcpOptions {
+        TcpOptions {
             timestamps: self.ts.map(|ts| Timestamps { val: eng.ts_now().wrapping_add(ts.offset), ecr: ts.recent }),
+            sack: self.sack_blocks(),
             ..Default::default()
-        };
-        if self.sack {
-            let seqs = |(a, b): (Pos, Pos)| (self.rx_seq(a), self.rx_seq(b));
-            let recent = self.rcv.recent.iter().filter_map(|&p| self.rcv.ooo.containing(p));
-            options.sack = self.rcv.dsack.into_iter().chain(recent).map(seqs).take(4).collect();
         }
-        options
     }
 
     /// Data waits, nothing is in flight and the window lets nothing out: probe it (RFC 9293 §3.8.6.1).

@@ -210,6 +210,7 @@ impl App {
         let sock = SockId(ring.entry[head as usize % ACCEPT_RING].load(SeqCst));
         ring.head.store(head.wrapping_add(1), SeqCst);
         self.slot(sock).holders[0].fetch_or(1 << PROC, SeqCst);
+        self.slot(sock).app_flags.fetch_or(app_flags::TAKEN, SeqCst);
         self.kick(sock);
         Some(sock)
     }
