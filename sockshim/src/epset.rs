@@ -9,8 +9,8 @@
 use crate::ctx;
 use crate::sys::{Lock, check, sys};
 use crate::table::{Entry, Kind, Local, MAX_EPS, MAX_ITEMS, MAX_LINKS, Tables, entry, get};
-use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use core::sync::atomic::{AtomicU32, AtomicU64};
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use core::sync::atomic::{AtomicU32, AtomicU64, fence};
 use libc::{EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, EPOLLERR, EPOLLHUP, EPOLLIN, epoll_event};
 use rustix::io::Errno;
 use toe_core::EvSetId;
@@ -93,6 +93,23 @@ fn unlink(t: &Tables, head: &AtomicU32, number: u32) {
     }
 }
 
+impl Item {
+    /// The events to report now; none for a one-shot item that has fired.
+    pub fn level(&self, t: &Tables) -> u32 {
+        let events = self.events.load(Relaxed);
+        if events & WANTED == 0 {
+            return 0;
+        }
+        let Some(index) = self.local.load(Relaxed).checked_sub(1) else { return 0 };
+        let sock = t.locals.get(index as usize).and_then(Local::sock);
+        sock.map_or(0, |s| s.level(events)) & events & WANTED
+    }
+}
+
+/// Threads in the kernel's epoll_wait, for sets without engine sockets: should such a set get one meanwhile, they do not
+/// take part in the protocol of arming, so the set stays armed as if it were nested.
+pub static RAW_WAITERS: AtomicU32 = AtomicU32::new(0);
+
 impl EpSet {
     pub fn queue(&self, t: &Tables, number: u32, i: &Item) {
         if i.queued.swap(1, Relaxed) != 0 {
@@ -145,7 +162,31 @@ impl EpSet {
         })
     }
 
+    /// For an item that was added or changed: what is true already is reported at once, edge-triggered or not.
+    fn queue_if_ready(&self, t: &Tables, number: u32, i: &Item) {
+        if i.level(t) != 0 {
+            self.queue(t, number, i);
+            self.wake_sleepers();
+        }
+    }
+
+    /// Takes out of the queue what is no longer true; is anything left?
+    fn prune(&self, t: &Tables) -> bool {
+        let last = self.last_ready.load(Relaxed);
+        while let Some((n, i)) = self.dequeue(t) {
+            if i.level(t) != 0 {
+                self.queue(t, n, i);
+            }
+            if n == last {
+                break;
+            }
+        }
+        self.first_ready.load(Relaxed) != 0
+    }
+
+    /// After queueing: somebody may be about to sleep.
     pub fn wake_sleepers(&self) {
+        fence(SeqCst);
         if self.sleepers.load(Acquire) > 0 || self.nested.load(Relaxed) != 0 {
             if let Some((_, _, set)) = self.each_set().next() {
                 set.poke();
@@ -258,8 +299,7 @@ fn attach(t: &'static Tables, number: usize, epfd: i32, n: u32, local: &Local) -
     let (index, _) = t.local_of(local.link(), sock.id.0).ok_or(Errno::BADF)?;
     i.local.store(index as u32 + 1, Relaxed);
     sock.watch(set.id, true);
-    ep.queue(t, n, i);
-    ep.wake_sleepers();
+    ep.queue_if_ready(t, n, i);
     Ok(())
 }
 
@@ -290,6 +330,11 @@ fn set_for(
         let _ = add(link.control_fd(), 0, TAG | DEATH | number as u64);
     }
     ep.sets[number].store(set.id.0 + 1, Release);
+    fence(SeqCst);
+    if RAW_WAITERS.load(Relaxed) > 0 {
+        ep.nested.store(1, Relaxed);
+        set.poke();
+    }
     Ok(set)
 }
 
@@ -298,9 +343,7 @@ fn change(t: &'static Tables, n: u32, events: u32, data: u64) {
     i.events.store(events, Relaxed);
     i.data.store(data, Relaxed);
     if i.local.load(Relaxed) != 0 {
-        let ep = ep_of(t, i.ep.load(Relaxed) as usize);
-        ep.queue(t, n, i);
-        ep.wake_sleepers();
+        ep_of(t, i.ep.load(Relaxed) as usize).queue_if_ready(t, n, i);
     }
 }
 
@@ -422,6 +465,18 @@ pub fn closed(_: &Tables, number: usize) {
     t.ep_pool.push(number as u32);
 }
 
+/// `fd` was put into another epoll set. If it is an epoll set itself, it may get engine sockets later.
+pub fn nested_in(fd: i32) {
+    let Some(t) = crate::table::tables() else { return };
+    if let Kind::None | Kind::Epoll = entry(fd).kind() {
+        let _locked = LOCK.lock();
+        if let Ok(number) = find_or_make_ep(t, fd) {
+            ep_of(t, number).nested.store(1, Relaxed);
+            rest(t, ep_of(t, number));
+        }
+    }
+}
+
 /// Another epoll set or a poll watches this one.
 pub fn watched(epfd: i32) {
     if let Some((t, number)) = ours(epfd) {
@@ -438,7 +493,7 @@ pub fn rest(t: &Tables, ep: &EpSet) {
     if ep.nested.load(Relaxed) == 0 && ep.sleepers.load(Acquire) == 0 {
         return;
     }
-    let queued = item(t, ep.first_ready.load(Relaxed)).is_some();
+    let queued = ep.prune(t);
     for (_, _, set) in ep.each_set() {
         if !set.arm() || queued {
             set.poke();

@@ -4,7 +4,7 @@ use crate::epset::{DEATH, EpSet, Item, LOCK, TAG, WANTED, ep_of, item, list, res
 use crate::sys::{check, sys};
 use crate::table::Tables;
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
-use libc::{EPOLL_CTL_DEL, EPOLLERR, EPOLLET, EPOLLHUP, EPOLLONESHOT, epoll_event};
+use libc::{EPOLL_CTL_DEL, EPOLLET, EPOLLONESHOT, epoll_event};
 use rustix::io::Errno;
 use toe_core::app::wait::now_ns;
 
@@ -49,10 +49,8 @@ fn collect(t: &'static Tables, number: usize, found: &mut Found<'_>) {
     while found.count < found.out.len() {
         let Some((n, i)) = ep.dequeue(t) else { break };
         let events = i.events.load(Relaxed);
-        let local = &t.locals[(i.local.load(Relaxed) as usize).wrapping_sub(1) % t.locals.len()];
-        let level = local.sock().map_or(0, |s| s.level(events)) & (events | (EPOLLERR | EPOLLHUP) as u32);
-        // A one-shot item that has fired has no events left, not even errors.
-        if level != 0 && events & WANTED != 0 {
+        let level = i.level(t);
+        if level != 0 {
             found.add(level, i);
             if events & EPOLLONESHOT as u32 != 0 {
                 i.events.store(events & !WANTED, Relaxed);
@@ -104,6 +102,13 @@ fn filter(found: &mut Found<'_>, got: usize) -> Kernel {
     }
     found.count += kernel.events;
     kernel
+}
+
+/// Takes our own entries out of `got`; how many events are left, at its start.
+pub fn without_ours(got: &mut [epoll_event]) -> usize {
+    let n = got.len();
+    let mut found = Found { out: got, count: 0, hybrids: [0; 8], hybrid_count: 0 };
+    filter(&mut found, n).events
 }
 
 /// How long and under which signal mask to wait.

@@ -60,6 +60,11 @@ extern "C" fn bind(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int
             let Some(h) = get(fd) else { return raw() };
             let outcome = match (h.sock.state(), addr) {
                 (SockState::New, Some(a)) => h.sock.bind(rules::plain(a)),
+                // A failed connect leaves an unbound socket.
+                (SockState::Closed, Some(a)) if !offload::is_set(&h.local.connect_told) => {
+                    h.sock.take_error();
+                    h.local.renew(h.tables).ok_or(Errno::INVAL).and_then(|s| s.bind(rules::plain(a)))
+                }
                 _ => Err(Errno::INVAL),
             };
             ret(outcome.map(|()| 0)) as c_int

@@ -176,6 +176,7 @@ fn get_option(
         return put(value, len, &domain.to_ne_bytes());
     }
     match (level, name) {
+        (l, _) if ![SOL_SOCKET, IPPROTO_TCP, IPPROTO_IP, IPPROTO_IPV6].contains(&l) => Err(Errno::OPNOTSUPP),
         (IPPROTO_TCP, libc::TCP_INFO) => {
             let info = h.sock.tcp_info();
             // SAFETY: plain integers without padding that matters, read as bytes.

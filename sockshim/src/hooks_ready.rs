@@ -6,6 +6,7 @@ use crate::hooks_life::fresh;
 use crate::poll::{Space, any_ours, poll_some};
 use crate::sys::{self, libc_ret, ret, sys};
 use crate::table::{Kind, entry, tables};
+use core::sync::atomic::Ordering::SeqCst;
 use libc::{
     POLLERR, POLLHUP, POLLIN, POLLNVAL, POLLOUT, POLLPRI, c_int, c_long, c_void, epoll_event, fd_set, nfds_t, pollfd,
     timespec, timeval,
@@ -262,11 +263,12 @@ extern "C" fn epoll_ctl(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_eve
         (Kind::Engine | Kind::Hybrid | Kind::Candidate, Some(t)) => {
             ret(epset::control(t, epfd, op, fd, event)) as c_int
         }
-        (kind, _) => {
-            if kind == Kind::Epoll && op == libc::EPOLL_CTL_ADD {
-                epset::watched(fd);
+        _ => {
+            let r = sys!(SYS_epoll_ctl, epfd, op, fd, event);
+            if r == 0 && op == libc::EPOLL_CTL_ADD {
+                epset::nested_in(fd);
             }
-            libc_ret(sys!(SYS_epoll_ctl, epfd, op, fd, event)) as c_int
+            libc_ret(r) as c_int
         }
     }
 }
@@ -295,12 +297,47 @@ extern "C" fn epoll_wait(epfd: c_int, events: *mut epoll_event, max: c_int, ms: 
     epoll_pwait(epfd, events, max, ms, core::ptr::null())
 }
 
+/// The kernel's wait for a set with nothing of ours. It may get something meanwhile: then what our own entries report is not for
+/// the program, and the wait goes on here.
+fn raw_epoll(
+    epfd: c_int,
+    events: *mut epoll_event,
+    max: c_int,
+    deadline: Option<u64>,
+    mask: *const c_void,
+    call: impl FnOnce() -> isize,
+) -> c_int {
+    if tables().is_none() {
+        return libc_ret(call()) as c_int;
+    }
+    epset::RAW_WAITERS.fetch_add(1, SeqCst);
+    // One more look, now that we are counted.
+    let mut ours = epset::ours(epfd).is_some();
+    let mut r = if ours { 0 } else { call() };
+    epset::RAW_WAITERS.fetch_sub(1, SeqCst);
+    ours |= r > 0 && epset::ours(epfd).is_some();
+    if ours {
+        if r > 0 {
+            // SAFETY: the kernel has filled in `r` events.
+            let got = unsafe { core::slice::from_raw_parts_mut(events, r as usize) };
+            r = epwait::without_ours(got) as isize;
+        }
+        if r == 0
+            && let Some(n) = epoll_ours(epfd, events, max, || Ok(deadline), mask)
+        {
+            return n;
+        }
+    }
+    libc_ret(r) as c_int
+}
+
 #[unsafe(no_mangle)]
 extern "C" fn epoll_pwait(epfd: c_int, events: *mut epoll_event, max: c_int, ms: c_int, mask: *const c_void) -> c_int {
-    match epoll_ours(epfd, events, max, || Ok(after_ms(ms)), mask) {
-        Some(n) => n,
-        None => libc_ret(sys!(SYS_epoll_pwait, epfd, events, max, ms, mask, 8)) as c_int,
+    if let Some(n) = epoll_ours(epfd, events, max, || Ok(after_ms(ms)), mask) {
+        return n;
     }
+    let call = || sys!(SYS_epoll_pwait, epfd, events, max, ms, mask, 8);
+    raw_epoll(epfd, events, max, after_ms(ms), mask, call)
 }
 
 #[unsafe(no_mangle)]
@@ -314,8 +351,9 @@ extern "C" fn epoll_pwait2(
     // SAFETY: the program's time-out, if any.
     let span = unsafe { timeout.as_ref() };
     let deadline = || span.map(|t| after(t.tv_sec, t.tv_nsec)).unwrap_or(Ok(None));
-    match epoll_ours(epfd, events, max, deadline, mask) {
-        Some(n) => n,
-        None => libc_ret(sys!(SYS_epoll_pwait2, epfd, events, max, timeout, mask, 8)) as c_int,
+    if let Some(n) = epoll_ours(epfd, events, max, deadline, mask) {
+        return n;
     }
+    let call = || sys!(SYS_epoll_pwait2, epfd, events, max, timeout, mask, 8);
+    raw_epoll(epfd, events, max, deadline().unwrap_or(Some(0)), mask, call)
 }
