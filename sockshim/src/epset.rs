@@ -203,7 +203,8 @@ pub fn ours(epfd: i32) -> Option<(&'static Tables, usize)> {
     }
     let t = crate::table::tables()?;
     let ep = ep_of(t, e.number());
-    ep.sets.iter().any(|s| s.load(Acquire) != 0).then_some((t, e.number()))
+    let any = ep.sets.iter().any(|s| s.load(Acquire) != 0) || ep.first_ready.load(Acquire) != 0;
+    any.then_some((t, e.number()))
 }
 
 /// `epoll_ctl` for an engine, hybrid or candidate descriptor; the raw result.
@@ -294,11 +295,16 @@ fn find_or_make_ep(t: &'static Tables, epfd: i32) -> Result<usize, Errno> {
 fn attach(t: &'static Tables, number: usize, epfd: i32, n: u32, local: &Local) -> Result<(), Errno> {
     let sock = local.sock().ok_or(Errno::BADF)?;
     let ep = ep_of(t, number);
-    let set = set_for(t, ep, epfd, local.link(), sock.link)?;
+    let set = set_for(t, ep, epfd, local.link(), sock.link);
     let i = item(t, n).ok_or(Errno::NOSPC)?;
     let (index, _) = t.local_of(local.link(), sock.id.0).ok_or(Errno::BADF)?;
     i.local.store(index as u32 + 1, Relaxed);
-    sock.watch(set.id, true);
+    match set {
+        Ok(set) => sock.watch(set.id, true),
+        // No news will come, but what there is to say is true already.
+        Err(_) if sock.link.dead() => {}
+        Err(e) => return Err(e),
+    }
     ep.queue_if_ready(t, n, i);
     Ok(())
 }

@@ -118,7 +118,7 @@ def pair():
     c = socket.create_connection(l.getsockname())
     return c, l.accept()[0]
 c, s = pair()
-print(placeholder(c), placeholder(s), flush=True)
+engine = placeholder(c), placeholder(s)
 ep = select.epoll(); ep.register(s, select.EPOLLIN)
 result = {}
 def run(name, call):
@@ -128,6 +128,7 @@ def run(name, call):
     t = threading.Thread(target=body); t.start(); return t
 p = select.poll(); p.register(c, select.POLLIN)
 ts = [run("recv", lambda: s.recv(1)), run("recv2", lambda: c.recv(1)), run("poll", lambda: len(p.poll())), run("epoll", lambda: len(ep.poll()))]
+print(*engine, flush=True)
 sys.stdin.readline()
 for t in ts: t.join()
 print(sorted(result.items()), flush=True)
