@@ -234,7 +234,7 @@ fn no_wake_up_is_lost() {
                     assert!(wait(nic, 20), "slept through frame {seen}");
                     nic.disarm();
                 }
-                std::hint::spin_loop();
+                std::thread::yield_now();
             }
             seen += 1;
             send = true;
