@@ -8,8 +8,8 @@ mod rig;
 mod wait;
 
 pub use netns::Netns;
-pub use proc::{Cmd, Output, Proc};
-pub use rig::{Daemon, Ip, Rig, RigSpec, Side};
+pub use proc::{Cmd, Proc};
+pub use rig::{Ip, Rig, RigSpec, Side};
 pub use wait::wait_for;
 
 use std::io::Write;
