@@ -2,6 +2,7 @@
 //! rigs of daemons and stacks.
 #![allow(dead_code)]
 
+#[path = "../../src/compare/netns.rs"]
 mod netns;
 mod proc;
 mod rig;

@@ -130,7 +130,7 @@ impl Rig {
         let mut rig = Rig::bare(dir, ns, ["127.77.0.1", "fd77::1"], ["127.77.0.2", "fd77::2"]);
         if kernel_only() {
             if let Some(ns) = &rig.ns {
-                ns.sh("ip addr add fd77::1/64 dev lo; ip addr add fd77::2/64 dev lo");
+                sh(&ns, "ip addr add fd77::1/64 dev lo; ip addr add fd77::2/64 dev lo");
             }
             return Some(rig);
         }
@@ -152,9 +152,9 @@ impl Rig {
         let mut rig = Rig::bare(TempDir::new(), Some(ns.clone()), ["10.9.0.2", "fd09::2"], ["10.9.0.1", "fd09::1"]);
         if kernel_only() {
             let other = ns.sibling().expect("a second namespace");
-            ns.sh(&format!("ip link add v0 type veth peer name v1 netns {}", other.pid()));
-            ns.sh("ip link set v0 up; ip addr add 10.9.0.2/24 dev v0; ip addr add fd09::2/64 dev v0");
-            other.sh("ip link set v1 up; ip addr add 10.9.0.1/24 dev v1; ip addr add fd09::1/64 dev v1");
+            sh(&ns, &format!("ip link add v0 type veth peer name v1 netns {}", other.pid()));
+            sh(&ns, "ip link set v0 up; ip addr add 10.9.0.2/24 dev v0; ip addr add fd09::2/64 dev v0");
+            sh(&other, "ip link set v1 up; ip addr add 10.9.0.1/24 dev v1; ip addr add fd09::1/64 dev v1");
             rig.b.ns = Some(Arc::new(other));
             return Some(rig);
         }
@@ -246,6 +246,10 @@ impl Drop for Rig {
             }
         }
     }
+}
+
+fn sh(ns: &Netns, line: &str) {
+    assert!(ns.try_sh(line), "{line}");
 }
 
 fn namespace(test: &str) -> Option<Netns> {
