@@ -5,7 +5,7 @@
 //! measured, the CPU time of daemons included. The command fails only if bytes were wrong or a program failed.
 
 mod child;
-mod link;
+pub mod link;
 mod netns;
 mod place;
 mod stack;
@@ -80,7 +80,7 @@ fn measure(args: &Args) -> Result<Report, String> {
     for round in 0..rounds {
         if args.only != Some(Only::Kernel) {
             bar.set_message("raw PCIeLINK");
-            report.link(link::rate(&dir, span));
+            report.link(link::rate(&dir.file("raw-link"), span));
             bar.inc(1);
         }
         for workload in &workloads {

@@ -144,7 +144,7 @@ impl Report {
         let engine = self.engine().zip(stream).map(|(e, r)| r.samples[e].iter().flatten().map(|s| s.values[0]));
         let share = engine.and_then(median).map(|s| format!("; TCP's one flow is {:.2} of it", s / link));
         format!(
-            "Raw PCIeLINK, frames of 64 KiB, measured in each round: {link:.1} Gb/s{}.\n",
+            "Raw PCIeLINK, memory to memory, frames of 64 KiB, measured in each round: {link:.1} Gb/s{}.\n",
             share.unwrap_or_default()
         )
     }

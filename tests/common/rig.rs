@@ -130,7 +130,7 @@ impl Rig {
         let mut rig = Rig::bare(dir, ns, ["127.77.0.1", "fd77::1"], ["127.77.0.2", "fd77::2"]);
         if kernel_only() {
             if let Some(ns) = &rig.ns {
-                sh(&ns, "ip addr add fd77::1/64 dev lo; ip addr add fd77::2/64 dev lo");
+                sh(ns, "ip addr add fd77::1/64 dev lo; ip addr add fd77::2/64 dev lo");
             }
             return Some(rig);
         }

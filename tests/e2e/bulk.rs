@@ -4,8 +4,12 @@ use crate::common::{Ip, RigSpec, bulk_bytes, fault_bytes, port};
 use crate::{Pairing, on};
 use std::time::Duration;
 
-/// The faults of the acceptance list.
-const FAULT: &str = "{ seed = 7, loss = 0.01, duplicate = 0.01, corrupt = 0.01, reorder = 20 }";
+/// The faults of the acceptance list. Between two daemons each has them on its way out, so that a frame meets them once.
+const FAULT: &str =
+    "{ seed = 7, tx = { loss = 0.01, duplicate = 0.01, corrupt = 0.01, reorder = 0.01, reorder_max = 20 } }";
+/// On TAP the one daemon has them in both directions.
+const FAULT_BOTH: &str =
+    "{ seed = 7, loss = 0.01, duplicate = 0.01, corrupt = 0.01, reorder = 0.01, reorder_max = 20 }";
 
 struct Case {
     pairing: Pairing,
@@ -61,6 +65,10 @@ fn faulty() -> RigSpec {
     RigSpec { fault: Some(FAULT), ..RigSpec::default() }
 }
 
+fn faulty_both() -> RigSpec {
+    RigSpec { fault: Some(FAULT_BOTH), ..RigSpec::default() }
+}
+
 fn two_cores() -> RigSpec {
     RigSpec { cores: Some("[0, 1]"), ..RigSpec::default() }
 }
@@ -95,11 +103,11 @@ bulk! {
     pcielink_v4_16_faults: PcieLink V4 16 fault_bytes false faulty();
     pcielink_v4_200_faults: PcieLink V4 200 fault_bytes false faulty();
     pcielink_v6_16_faults: PcieLink V6 16 fault_bytes false faulty();
-    tap_client_v4_1_faults: TapClient V4 1 fault_bytes false faulty();
-    tap_client_v4_16_faults: TapClient V4 16 fault_bytes false faulty();
-    tap_client_v6_16_faults: TapClient V6 16 fault_bytes false faulty();
-    tap_server_v4_1_faults: TapServer V4 1 fault_bytes false faulty();
-    tap_server_v4_16_faults: TapServer V4 16 fault_bytes false faulty();
-    tap_server_v4_200_faults: TapServer V4 200 fault_bytes false faulty();
-    tap_server_v6_16_faults: TapServer V6 16 fault_bytes false faulty();
+    tap_client_v4_1_faults: TapClient V4 1 fault_bytes false faulty_both();
+    tap_client_v4_16_faults: TapClient V4 16 fault_bytes false faulty_both();
+    tap_client_v6_16_faults: TapClient V6 16 fault_bytes false faulty_both();
+    tap_server_v4_1_faults: TapServer V4 1 fault_bytes false faulty_both();
+    tap_server_v4_16_faults: TapServer V4 16 fault_bytes false faulty_both();
+    tap_server_v4_200_faults: TapServer V4 200 fault_bytes false faulty_both();
+    tap_server_v6_16_faults: TapServer V6 16 fault_bytes false faulty_both();
 }

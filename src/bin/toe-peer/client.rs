@@ -108,7 +108,7 @@ fn send(stream: &mut TcpStream, args: &Args, hello: Hello) -> io::Result<Hash> {
         let max = args.buf.min(usize::try_from(hello.up - hash.count).unwrap_or(args.buf));
         let piece = data.at(hash.count, max);
         stream.write_all(piece)?;
-        hash.add(piece);
+        hash.add_kind(hello.data, piece);
     }
     stream.shutdown(Shutdown::Write)?;
     Ok(hash)
@@ -126,7 +126,7 @@ fn receive(stream: &mut TcpStream, hello: Hello, buf: usize) -> Result<(Hash, Ve
             return Err(format!("connection {}: ends after {} bytes", hello.index, hash.count));
         }
         data.check(hash.count, &bytes[..n]).map_err(|at| format!("connection {}: wrong byte at {at}", hello.index))?;
-        hash.add(&bytes[..n]);
+        hash.add_kind(hello.data, &bytes[..n]);
     }
     let mut raw = [0; VERDICT];
     stream.read_exact(&mut raw).map_err(told)?;

@@ -104,6 +104,15 @@ pub struct Hash {
 }
 
 impl Hash {
+    /// Adds bytes of that kind. Of the repeated pattern only the number counts: it is compared anyway, and a measurement
+    /// should not be one of hashing.
+    pub fn add_kind(&mut self, kind: Kind, bytes: &[u8]) {
+        match kind {
+            Kind::Prng => self.add(bytes),
+            Kind::Pattern => self.count += bytes.len() as u64,
+        }
+    }
+
     /// Adds the bytes that follow.
     pub fn add(&mut self, bytes: &[u8]) {
         let skip = (self.count % 8) as usize;

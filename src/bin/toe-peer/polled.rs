@@ -100,7 +100,7 @@ impl Conn {
             }
             let data = n.min(usize::try_from(self.inn.end - self.inn.hash.count).unwrap_or(n));
             self.inn.good &= self.inn.data.check(self.inn.hash.count, &buf[..data]).is_ok();
-            self.inn.hash.add(&buf[..data]);
+            self.inn.hash.add_kind(self.hello.data, &buf[..data]);
             self.inn.verdict.extend(&buf[data..n]);
             budget = budget.saturating_sub(n);
         }
@@ -129,7 +129,7 @@ impl Conn {
                 let piece = self.out.data.at(self.out.hash.count, max.min(left));
                 match self.stream.write(piece) {
                     Ok(n) => {
-                        self.out.hash.add(&piece[..n]);
+                        self.out.hash.add_kind(self.hello.data, &piece[..n]);
                         budget = budget.saturating_sub(n);
                     }
                     Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(()),

@@ -126,7 +126,7 @@ fn receive(stream: &mut TcpStream, hello: Hello, buf: usize) -> io::Result<Verdi
             break;
         }
         good &= data.check(hash.count, &bytes[..n]).is_ok();
-        hash.add(&bytes[..n]);
+        hash.add_kind(hello.data, &bytes[..n]);
     }
     good &= hello.up == UNTIL_EOF || hello.up == hash.count;
     Ok(Verdict { hash, good })
