@@ -329,7 +329,8 @@ impl Nic for Fault {
         let rx_ready = self.rx.as_ref().and_then(Lane::next_due).is_some_and(|t| t <= self.now);
         let waiting = self.tx.waiting() + self.rx.as_ref().map_or(0, Lane::waiting);
         // Sleep only with a deadline from `poll` that knows of them.
-        !rx_ready && !(self.unreported && waiting > 0) && self.inner.arm()
+        let unknown = self.unreported && waiting > 0;
+        !rx_ready && !unknown && self.inner.arm()
     }
 
     fn disarm(&mut self) {

@@ -195,7 +195,7 @@ impl Endpoint {
         self.is_armed = true;
         fence(SeqCst);
         let Conn { mine, .. } = &*self.conn;
-        let unblocked = self.tx.iter_mut().fold(false, |any, t| t.take_unblocked(mine) || any);
+        let unblocked = self.tx.iter_mut().any(|t| t.take_unblocked(mine));
         let pending = unblocked || self.rx.iter().any(|r| r.is_pending(mine));
         if pending {
             self.mask();
