@@ -1,6 +1,7 @@
 //! The offload engine, assembled: configuration, rules, the daemon, and the `toe` command.
 //!
-//! `unsafe` stands only in `daemon/robust.rs` (robust futex list) and `daemon/sys.rs` (peer credentials).
+//! `unsafe` stands only in `daemon/robust.rs` (robust futex list), `daemon/sys.rs` (peer credentials) and
+//! `bin/toe-peer/sys.rs` (a few libc calls of the test program, which links nothing of the engine).
 
 #![deny(unsafe_code)]
 

@@ -37,7 +37,7 @@ impl Rng {
 
     /// A number below `n` (which is not 0).
     fn below(&mut self, n: u64) -> u64 {
-        (u128::from(self.next()) * u128::from(n) >> 64) as u64
+        ((u128::from(self.next()) * u128::from(n)) >> 64) as u64
     }
 }
 
@@ -55,6 +55,9 @@ pub struct FaultStats {
     /// Held back to be overtaken.
     pub reordered: u64,
 }
+
+/// Where released frames go; `Err`: not now.
+type Out<'a, M> = dyn FnMut(&[u8], M) -> Result<(), ()> + 'a;
 
 struct Held<M> {
     due: Instant,
@@ -160,7 +163,7 @@ impl<M: Copy> Lane<M> {
     }
 
     /// Hands frames that are due to `out` until it refuses (`Err(())`) or `budget` is used up; returns how many went.
-    fn release(&mut self, now: Instant, budget: usize, out: &mut dyn FnMut(&[u8], M) -> Result<(), ()>) -> usize {
+    fn release(&mut self, now: Instant, budget: usize, out: &mut Out<'_, M>) -> usize {
         let mut gone = 0;
         while gone < budget {
             let aside = self.aside.iter().position(|h| h.behind == 0 || h.due <= now);
@@ -201,6 +204,8 @@ pub struct Fault {
     rx: Option<Lane<()>>,
     caps: NicCaps,
     now: Instant,
+    /// Frames have come to wait since `poll` last said when the next one is due.
+    unreported: bool,
     stats: NicStats,
 }
 
@@ -214,7 +219,7 @@ impl Fault {
         let rx = cfg.rx.is_active().then(|| Lane::new(cfg.rx.clone(), rx_seed));
         let tx = Lane::new(cfg.tx.clone(), tx_seed);
         let caps = without_offloads(inner.caps());
-        Ok(Fault { inner, tx, rx, caps, now: Instant::ZERO, stats: NicStats::default() })
+        Ok(Fault { inner, tx, rx, caps, now: Instant::ZERO, unreported: false, stats: NicStats::default() })
     }
 
     /// What was done so far to frames sent, and to frames received.
@@ -250,6 +255,7 @@ impl Fault {
             }
             lane.push(now, copy, ());
         });
+        self.unreported |= lane.waiting() > 0;
     }
 }
 
@@ -268,6 +274,7 @@ impl Nic for Fault {
 
     fn poll(&mut self, now: Instant) -> Option<Instant> {
         self.now = now;
+        self.unreported = false;
         let inner_due = self.inner.poll(now);
         let inner = self.inner.caps();
         if inner.mtu != self.caps.mtu || inner.mac != self.caps.mac {
@@ -308,6 +315,7 @@ impl Nic for Fault {
         }
         let meta = TxMeta { csum_offload: false, gso_size: 0, ..meta };
         self.tx.push(self.now, bytes, meta);
+        self.unreported = true;
         Ok(())
     }
 
@@ -319,7 +327,10 @@ impl Nic for Fault {
     fn arm(&mut self) -> bool {
         self.release_tx();
         let rx_ready = self.rx.as_ref().and_then(Lane::next_due).is_some_and(|t| t <= self.now);
-        !rx_ready && self.inner.arm()
+        let waiting = self.tx.waiting() + self.rx.as_ref().map_or(0, Lane::waiting);
+        // Sleep only with a deadline from `poll` that knows of them.
+        let unknown = self.unreported && waiting > 0;
+        !rx_ready && !unknown && self.inner.arm()
     }
 
     fn disarm(&mut self) {

@@ -1,5 +1,5 @@
 //! epoll: the program's own epoll descriptor stays and goes on serving kernel descriptors; engine sockets are kept here, beside
-//! it, as [`Item`]s. One event set per link and epoll descriptor, whose eventfd is put into the real epoll set under a private
+//! it, as `Item`s. One event set per link and epoll descriptor, whose eventfd is put into the real epoll set under a private
 //! tag, wakes sleepers of every kind, nested sets included.
 //!
 //! An item is *queued* when its socket had news (or was added or changed) and has not been looked at since; looking means
@@ -7,193 +7,22 @@
 //! One lock guards all of it; it is held for short, bounded sections and never while sleeping.
 
 use crate::ctx;
-use crate::sys::{Lock, check, sys};
-use crate::table::{Entry, Kind, Local, MAX_EPS, MAX_ITEMS, MAX_LINKS, Tables, entry, get};
+use crate::epqueue::{ALWAYS, EpSet, Item, LOCK, RAW_WAITERS, ep_of, item, list, unlink};
+use crate::sys::{check, sys};
+use crate::table::{Entry, Kind, Local, MAX_ITEMS, MAX_LINKS, Tables, entry, get};
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
-use core::sync::atomic::{AtomicU32, AtomicU64, fence};
-use libc::{EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, EPOLLERR, EPOLLHUP, EPOLLIN, epoll_event};
+use core::sync::atomic::{AtomicU32, fence};
+use libc::{EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, EPOLLIN, epoll_event};
 use rustix::io::Errno;
 use toe_core::EvSetId;
 use toe_core::app::{EventSet, Link};
-
-/// Guards every item and set. `fork` takes it.
-pub static LOCK: Lock = Lock::new();
 
 /// `epoll_event.u64` of our own entries in real epoll sets: this, plus the link's number, plus [`DEATH`].
 pub const TAG: u64 = 0xF0E1_70E5_C3D2_0000;
 pub const DEATH: u64 = 0x8000;
 
-/// One registration of one descriptor in one epoll set. Guarded by [`LOCK`]; atomics only so that it can lie in the tables.
-pub struct Item {
-    fd: AtomicU32,
-    pub ep: AtomicU32,
-    /// Local's index + 1; 0: a kernel socket that may still become an engine socket.
-    pub local: AtomicU32,
-    pub events: AtomicU32,
-    pub data: AtomicU64,
-    /// Next item of the same local (or of the candidates), + 1.
-    next: AtomicU32,
-    /// Next in the ready queue, + 1.
-    next_ready: AtomicU32,
-    queued: AtomicU32,
-    /// Of a hybrid listener.
-    pub hybrid: AtomicU32,
-}
-
-/// One epoll descriptor. Guarded by [`LOCK`], except for the counters read without it.
-pub struct EpSet {
-    /// Descriptors of this process for it; 0: unused.
-    refs: AtomicU32,
-    /// One of them.
-    pub epfd: AtomicU32,
-    /// Event set + 1, by link.
-    pub sets: [AtomicU32; MAX_LINKS],
-    /// Links whose death has been told.
-    pub mourned: AtomicU32,
-    pub first_ready: AtomicU32,
-    pub last_ready: AtomicU32,
-    /// Watched by another epoll set or poll: stays armed between waits.
-    pub nested: AtomicU32,
-    pub sleepers: AtomicU32,
-    /// Counts waits, for fairness.
-    pub turn: AtomicU32,
-    /// Process that took the event sets.
-    owner: AtomicU32,
-}
-
 /// Candidates in epoll sets: first item + 1.
 static CANDIDATES: AtomicU32 = AtomicU32::new(0);
-
-pub fn item(t: &Tables, n: u32) -> Option<&Item> {
-    t.items.get(n.checked_sub(1)? as usize)
-}
-
-pub fn ep_of(t: &Tables, n: usize) -> &EpSet {
-    &t.eps[n % MAX_EPS]
-}
-
-/// Items of a list, with their numbers + 1.
-pub fn list<'a>(t: &'a Tables, head: &AtomicU32) -> impl Iterator<Item = (u32, &'a Item)> + use<'a> {
-    let mut at = head.load(Relaxed);
-    core::iter::from_fn(move || {
-        let (n, i) = (at, item(t, at)?);
-        at = i.next.load(Relaxed);
-        Some((n, i))
-    })
-}
-
-fn unlink(t: &Tables, head: &AtomicU32, number: u32) {
-    let mut link = head;
-    while let Some(i) = item(t, link.load(Relaxed)) {
-        if link.load(Relaxed) == number {
-            link.store(i.next.load(Relaxed), Relaxed);
-            return;
-        }
-        link = &i.next;
-    }
-}
-
-impl Item {
-    /// The events to report now; none for a one-shot item that has fired.
-    pub fn level(&self, t: &Tables) -> u32 {
-        let events = self.events.load(Relaxed);
-        if events & WANTED == 0 {
-            return 0;
-        }
-        let Some(index) = self.local.load(Relaxed).checked_sub(1) else { return 0 };
-        let sock = t.locals.get(index as usize).and_then(Local::sock);
-        sock.map_or(0, |s| s.level(events)) & events & WANTED
-    }
-}
-
-/// Threads in the kernel's epoll_wait, for sets without engine sockets: should such a set get one meanwhile, they do not
-/// take part in the protocol of arming, so the set stays armed as if it were nested.
-pub static RAW_WAITERS: AtomicU32 = AtomicU32::new(0);
-
-impl EpSet {
-    pub fn queue(&self, t: &Tables, number: u32, i: &Item) {
-        if i.queued.swap(1, Relaxed) != 0 {
-            return;
-        }
-        i.next_ready.store(0, Relaxed);
-        match item(t, self.last_ready.load(Relaxed)) {
-            Some(last) => last.next_ready.store(number, Relaxed),
-            None => self.first_ready.store(number, Relaxed),
-        }
-        self.last_ready.store(number, Relaxed);
-    }
-
-    pub fn dequeue(&self, t: &Tables) -> Option<(u32, &'static Item)> {
-        let number = self.first_ready.load(Relaxed);
-        let i = item(crate::table::tables()?, number)?;
-        self.first_ready.store(i.next_ready.load(Relaxed), Relaxed);
-        if item(t, i.next_ready.load(Relaxed)).is_none() {
-            self.last_ready.store(0, Relaxed);
-            self.first_ready.store(0, Relaxed);
-        }
-        i.queued.store(0, Relaxed);
-        Some((number, i))
-    }
-
-    /// Takes an item out of the middle of the queue.
-    fn unqueue(&self, t: &Tables, number: u32, i: &Item) {
-        if i.queued.load(Relaxed) == 0 {
-            return;
-        }
-        let mut n = self.first_ready.load(Relaxed);
-        self.first_ready.store(0, Relaxed);
-        self.last_ready.store(0, Relaxed);
-        while let Some(at) = item(t, n) {
-            let next = at.next_ready.load(Relaxed);
-            at.queued.store(0, Relaxed);
-            if n != number {
-                self.queue(t, n, at);
-            }
-            n = next;
-        }
-    }
-
-    /// The event sets in use, with their links.
-    pub fn each_set(&self) -> impl Iterator<Item = (usize, &'static Link, EventSet<'static>)> + '_ {
-        self.sets.iter().enumerate().filter_map(|(n, id)| {
-            let id = EvSetId(id.load(Acquire).checked_sub(1)?);
-            let link = ctx::link(n)?;
-            Some((n, link, EventSet::cached(link, id)?))
-        })
-    }
-
-    /// For an item that was added or changed: what is true already is reported at once, edge-triggered or not.
-    fn queue_if_ready(&self, t: &Tables, number: u32, i: &Item) {
-        if i.level(t) != 0 {
-            self.queue(t, number, i);
-            self.wake_sleepers();
-        }
-    }
-
-    /// Takes out of the queue what is no longer true; is anything left?
-    fn prune(&self, t: &Tables) -> bool {
-        let last = self.last_ready.load(Relaxed);
-        while let Some((n, i)) = self.dequeue(t) {
-            if i.level(t) != 0 {
-                self.queue(t, n, i);
-            }
-            if n == last {
-                break;
-            }
-        }
-        self.first_ready.load(Relaxed) != 0
-    }
-
-    /// After queueing: somebody may be about to sleep.
-    pub fn wake_sleepers(&self) {
-        fence(SeqCst);
-        if self.sleepers.load(Acquire) > 0 || self.nested.load(Relaxed) != 0 {
-            if let Some((_, _, set)) = self.each_set().next() {
-                set.poke();
-            }
-        }
-    }
-}
 
 /// The number of the set behind `epfd`, if it has anything of ours.
 pub fn ours(epfd: i32) -> Option<(&'static Tables, usize)> {
@@ -506,11 +335,5 @@ pub fn rest(t: &Tables, ep: &EpSet) {
         }
     }
 }
-
-/// Event bits, as opposed to flags (EPOLLET, EPOLLONESHOT, EPOLLWAKEUP, EPOLLEXCLUSIVE). A one-shot item that has fired
-/// has none left.
-pub const WANTED: u32 = 0x0fff_ffff;
-/// Reported whether asked for or not.
-const ALWAYS: u32 = (EPOLLERR | EPOLLHUP) as u32;
 
 const _: () = assert!(MAX_LINKS <= 32 && MAX_ITEMS < u32::MAX as usize);

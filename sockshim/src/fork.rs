@@ -3,7 +3,7 @@
 //! must not change the tables.
 
 use crate::ctx;
-use crate::epset;
+use crate::epqueue;
 use crate::sys::{self, sys};
 use crate::table::{MAX_LINKS, Tables, tables};
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
@@ -62,7 +62,7 @@ extern "C" fn prepare() {
     let Some(t) = tables() else { return };
     check_process();
     ctx::REGISTERING.acquire();
-    epset::LOCK.acquire();
+    epqueue::LOCK.acquire();
     // SAFETY: both locks are held.
     prepare_links(t, unsafe { &mut *PREPARED.0.get() });
 }
@@ -86,7 +86,7 @@ extern "C" fn parent() {
             link.leave_to_child(child);
         }
     }
-    epset::LOCK.release();
+    epqueue::LOCK.release();
     ctx::REGISTERING.release();
 }
 
@@ -95,7 +95,7 @@ extern "C" fn child() {
     lock::forget_tid();
     // SAFETY: the only thread of the child.
     become_child(t, unsafe { &mut *PREPARED.0.get() });
-    epset::LOCK.release();
+    epqueue::LOCK.release();
     ctx::REGISTERING.release();
 }
 

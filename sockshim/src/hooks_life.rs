@@ -135,10 +135,8 @@ extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
         }
         (Kind::Candidate, Some(t)) => {
             let r = raw();
-            if r == 0 {
-                if entry(fd).has(cand::BOUND) || !also_engine(t, fd, depth) {
-                    kernel_for_good(t, fd);
-                }
+            if r == 0 && (entry(fd).has(cand::BOUND) || !also_engine(t, fd, depth)) {
+                kernel_for_good(t, fd);
             }
             r
         }

@@ -1,5 +1,6 @@
 //! poll, select, epoll.
 
+use crate::epqueue;
 use crate::epset;
 use crate::epwait::{self, Wait};
 use crate::hooks_life::fresh;
@@ -163,9 +164,9 @@ fn select_some(nfds: usize, sets: Sets, deadline: Option<u64>, mask: *const c_vo
             continue;
         }
         for p in fds.all().iter().filter(|p| p.fd >= 0) {
-            for w in 0..3 {
+            for (w, ready) in READY.iter().enumerate() {
                 if sets.has(w, p.fd as usize) {
-                    sets.put(w, p.fd as usize, p.revents & READY[w] != 0);
+                    sets.put(w, p.fd as usize, p.revents & ready != 0);
                 }
             }
         }
@@ -310,11 +311,11 @@ fn raw_epoll(
     if tables().is_none() {
         return libc_ret(call()) as c_int;
     }
-    epset::RAW_WAITERS.fetch_add(1, SeqCst);
+    epqueue::RAW_WAITERS.fetch_add(1, SeqCst);
     // One more look, now that we are counted.
     let mut ours = epset::ours(epfd).is_some();
     let mut r = if ours { 0 } else { call() };
-    epset::RAW_WAITERS.fetch_sub(1, SeqCst);
+    epqueue::RAW_WAITERS.fetch_sub(1, SeqCst);
     ours |= r > 0 && epset::ours(epfd).is_some();
     if ours {
         if r > 0 {

@@ -2,8 +2,8 @@
 //!
 //! Files: `hooks_life.rs` (socket, bind, listen, accept, connect, shutdown), `hooks_data.rs` (read … recvmmsg, sendfile),
 //! `hooks_ready.rs` (poll, select, epoll), `hooks_opt.rs` (options, names, ioctl), `hooks_fd.rs` (close, dup, fcntl). Below them:
-//! `table.rs` (what each descriptor is), `offload.rs` (kernel socket → engine socket), `poll.rs`, `epset.rs` and
-//! `epwait.rs` (waiting), `fork.rs`, `ctx.rs` (registration), `addr.rs`, `msg.rs`, `log.rs`, `sys.rs` (raw system calls).
+//! `table.rs` (what each descriptor is), `offload.rs` (kernel socket → engine socket), `poll.rs`, `epset.rs`,
+//! `epqueue.rs`, `epwait.rs` (waiting), `fork.rs`, `ctx.rs` (registration), `addr.rs`, `msg.rs`, `log.rs`, `sys.rs` (raw system calls).
 //!
 //! Rules of every hook: a descriptor that is not ours goes straight to the kernel by a raw system call; nothing is taken from the program's
 //! heap after registration; errno changes only on failure.
@@ -15,6 +15,7 @@
 
 mod addr;
 mod ctx;
+mod epqueue;
 mod epset;
 mod epwait;
 mod fork;

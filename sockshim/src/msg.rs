@@ -52,7 +52,7 @@ pub fn sendmsg(h: &Held, msg: *const msghdr, flags: c_int) -> Result<usize, Errn
         return Err(Errno::FAULT);
     }
     // SAFETY: the program's message header.
-    let (iov, count) = unsafe { ((*msg).msg_iov, (*msg).msg_iovlen as usize) };
+    let (iov, count) = unsafe { ((*msg).msg_iov, (*msg).msg_iovlen) };
     if count > toe_core::app::iov::MAX_IOV {
         return Err(Errno::MSGSIZE);
     }
@@ -65,7 +65,7 @@ pub fn recvmsg(h: &Held, msg: *mut msghdr, flags: c_int) -> Result<usize, Errno>
         return Err(Errno::FAULT);
     }
     // SAFETY: the program's message header.
-    let (iov, count) = unsafe { ((*msg).msg_iov, (*msg).msg_iovlen as usize) };
+    let (iov, count) = unsafe { ((*msg).msg_iov, (*msg).msg_iovlen) };
     if count > toe_core::app::iov::MAX_IOV {
         return Err(Errno::MSGSIZE);
     }

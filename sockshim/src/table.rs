@@ -127,9 +127,9 @@ pub struct Tables {
     local_pool: IndexPool<MAX_LOCALS>,
     /// Local + 1 of each slot of each link.
     by_sock: [[AtomicU32; MAX_SOCKS]; MAX_LINKS],
-    pub items: [crate::epset::Item; MAX_ITEMS],
+    pub items: [crate::epqueue::Item; MAX_ITEMS],
     pub item_pool: IndexPool<MAX_ITEMS>,
-    pub eps: [crate::epset::EpSet; MAX_EPS],
+    pub eps: [crate::epqueue::EpSet; MAX_EPS],
     pub ep_pool: IndexPool<MAX_EPS>,
 }
 

@@ -1,5 +1,5 @@
 //! The built shim under real programs, against the test daemon of `toe-core`: what a program sees must be what it sees on kernel
-//! sockets. Needs python3; without it the tests say so and do nothing.
+//! sockets. Needs python3 and a C compiler; without them the tests say so and do nothing.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -53,7 +53,8 @@ fn preloaded(program: &str, dir: &Path) -> Command {
 
 /// Runs to the end and returns standard output; a hung program is killed and fails the test.
 fn output(command: &mut Command) -> String {
-    let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+    // No byte code left beside the scripts.
+    let mut child = command.env("PYTHONDONTWRITEBYTECODE", "1").stdout(Stdio::piped()).spawn().unwrap();
     let mut out = child.stdout.take().unwrap();
     let reader = std::thread::spawn(move || {
         let mut text = String::new();
@@ -168,6 +169,24 @@ fn a_daemon_dies_and_another_comes() {
     input.write_all(b"\n").unwrap();
     assert_eq!(line(), "b'again'");
     assert!(child.wait().unwrap().success());
+}
+
+#[test]
+fn signals_as_c_programs_see_them() {
+    let dir = Dir::new("signals");
+    let program = dir.0.join("signals");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/signals.c");
+    let built = Command::new("cc").args(["-O2", "-D_FORTIFY_SOURCE=2", "-o"]).arg(&program).arg(&source).status();
+    if !built.is_ok_and(|s| s.success()) {
+        eprintln!("skipped: no C compiler");
+        return;
+    }
+    let program = program.to_str().unwrap();
+    let _daemon = LoopDaemon::start(&dir.0).unwrap();
+    let kernel = output(Command::new(program).arg("127.0.0.1"));
+    let engine = output(preloaded(program, &dir.0).arg("127.77.0.1"));
+    assert_eq!(kernel, engine);
+    assert_eq!(kernel.lines().count(), 18, "{kernel}");
 }
 
 #[test]

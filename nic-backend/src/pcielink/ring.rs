@@ -148,10 +148,15 @@ impl TxRing {
         self.wanted != 0
     }
 
-    /// Is there room now for the frame that was refused? (A broken index counts as room: `push` will find out.)
-    pub fn is_unblocked(&mut self, mine: &Window) -> bool {
+    /// Is there room now for the frame that was refused? Says so once: the sender may have lost interest in it. (A broken
+    /// index counts as room: `push` will find out.)
+    pub fn take_unblocked(&mut self, mine: &Window) -> bool {
         let (_, need) = self.need(self.wanted);
-        self.wanted != 0 && self.has_room(mine, need).unwrap_or(true)
+        let room = self.wanted != 0 && self.has_room(mine, need).unwrap_or(true);
+        if room {
+            self.wanted = 0;
+        }
+        room
     }
 }
 
@@ -192,7 +197,7 @@ impl RxRing {
         // Untrusted: read once, then bounded.
         let end = mine.word64(self.producer_at).load(Acquire);
         let waiting = end.wrapping_sub(self.head);
-        if waiting > self.size || end % ALIGN as u64 != 0 {
+        if waiting > self.size || !end.is_multiple_of(ALIGN as u64) {
             return Err(Nonsense);
         }
         let mut count = 0;
@@ -281,7 +286,7 @@ mod tests {
             for (at, value, kind) in words {
                 // Half of the time the words that matter, with values near those that would be right.
                 let at = match kind { 0 => 0, 1 => 8, 2 => 512 + at % 64, _ => at };
-                let value = if value % 2 == 0 { value % (2 * SIZE as u64) & !63 } else { value };
+                let value = if value % 2 == 0 { (value % (2 * SIZE as u64)) & !63 } else { value };
                 w.word64(at * 8).store(value, Relaxed);
                 let mut frames = 0;
                 let got = rx.drain(&w, 64, &mut |f| { assert!(f.bytes.len() <= 2000); frames += 1 });
@@ -302,10 +307,11 @@ mod tests {
         while push(&mut tx).is_ok() {
             sent += 1;
         }
-        assert!(sent == SIZE / record_len(2000) && tx.is_blocked() && !tx.is_unblocked(&w));
+        assert!(sent == SIZE / record_len(2000) && tx.is_blocked() && !tx.take_unblocked(&w));
         tx.publish(&w, &mut Channel::default());
         assert_eq!(rx.drain(&w, usize::MAX, &mut |_| ()), Ok(sent));
-        assert!(rx.post_credit(&w, &mut Channel::default()) && tx.is_unblocked(&w));
+        assert!(rx.post_credit(&w, &mut Channel::default()) && tx.take_unblocked(&w));
+        assert!(!tx.take_unblocked(&w), "once");
         assert_eq!(push(&mut tx), Ok(2000));
         assert!(!tx.is_blocked());
     }
