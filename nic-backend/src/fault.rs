@@ -37,7 +37,7 @@ impl Rng {
 
     /// A number below `n` (which is not 0).
     fn below(&mut self, n: u64) -> u64 {
-        (u128::from(self.next()) * u128::from(n) >> 64) as u64
+        ((u128::from(self.next()) * u128::from(n)) >> 64) as u64
     }
 }
 
@@ -55,6 +55,9 @@ pub struct FaultStats {
     /// Held back to be overtaken.
     pub reordered: u64,
 }
+
+/// Where released frames go; `Err`: not now.
+type Out<'a, M> = dyn FnMut(&[u8], M) -> Result<(), ()> + 'a;
 
 struct Held<M> {
     due: Instant,
@@ -160,7 +163,7 @@ impl<M: Copy> Lane<M> {
     }
 
     /// Hands frames that are due to `out` until it refuses (`Err(())`) or `budget` is used up; returns how many went.
-    fn release(&mut self, now: Instant, budget: usize, out: &mut dyn FnMut(&[u8], M) -> Result<(), ()>) -> usize {
+    fn release(&mut self, now: Instant, budget: usize, out: &mut Out<'_, M>) -> usize {
         let mut gone = 0;
         while gone < budget {
             let aside = self.aside.iter().position(|h| h.behind == 0 || h.due <= now);

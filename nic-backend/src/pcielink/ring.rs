@@ -192,7 +192,7 @@ impl RxRing {
         // Untrusted: read once, then bounded.
         let end = mine.word64(self.producer_at).load(Acquire);
         let waiting = end.wrapping_sub(self.head);
-        if waiting > self.size || end % ALIGN as u64 != 0 {
+        if waiting > self.size || !end.is_multiple_of(ALIGN as u64) {
             return Err(Nonsense);
         }
         let mut count = 0;
@@ -281,7 +281,7 @@ mod tests {
             for (at, value, kind) in words {
                 // Half of the time the words that matter, with values near those that would be right.
                 let at = match kind { 0 => 0, 1 => 8, 2 => 512 + at % 64, _ => at };
-                let value = if value % 2 == 0 { value % (2 * SIZE as u64) & !63 } else { value };
+                let value = if value % 2 == 0 { (value % (2 * SIZE as u64)) & !63 } else { value };
                 w.word64(at * 8).store(value, Relaxed);
                 let mut frames = 0;
                 let got = rx.drain(&w, 64, &mut |f| { assert!(f.bytes.len() <= 2000); frames += 1 });
