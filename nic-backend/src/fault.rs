@@ -204,6 +204,8 @@ pub struct Fault {
     rx: Option<Lane<()>>,
     caps: NicCaps,
     now: Instant,
+    /// Frames have come to wait since `poll` last said when the next one is due.
+    unreported: bool,
     stats: NicStats,
 }
 
@@ -217,7 +219,7 @@ impl Fault {
         let rx = cfg.rx.is_active().then(|| Lane::new(cfg.rx.clone(), rx_seed));
         let tx = Lane::new(cfg.tx.clone(), tx_seed);
         let caps = without_offloads(inner.caps());
-        Ok(Fault { inner, tx, rx, caps, now: Instant::ZERO, stats: NicStats::default() })
+        Ok(Fault { inner, tx, rx, caps, now: Instant::ZERO, unreported: false, stats: NicStats::default() })
     }
 
     /// What was done so far to frames sent, and to frames received.
@@ -253,6 +255,7 @@ impl Fault {
             }
             lane.push(now, copy, ());
         });
+        self.unreported |= lane.waiting() > 0;
     }
 }
 
@@ -271,6 +274,7 @@ impl Nic for Fault {
 
     fn poll(&mut self, now: Instant) -> Option<Instant> {
         self.now = now;
+        self.unreported = false;
         let inner_due = self.inner.poll(now);
         let inner = self.inner.caps();
         if inner.mtu != self.caps.mtu || inner.mac != self.caps.mac {
@@ -311,6 +315,7 @@ impl Nic for Fault {
         }
         let meta = TxMeta { csum_offload: false, gso_size: 0, ..meta };
         self.tx.push(self.now, bytes, meta);
+        self.unreported = true;
         Ok(())
     }
 
@@ -322,7 +327,10 @@ impl Nic for Fault {
     fn arm(&mut self) -> bool {
         self.release_tx();
         let rx_ready = self.rx.as_ref().and_then(Lane::next_due).is_some_and(|t| t <= self.now);
-        !rx_ready && self.inner.arm()
+        let waiting = self.tx.waiting() + self.rx.as_ref().map_or(0, Lane::waiting);
+        // Sleep only with a deadline from `poll` that knows of them.
+        let unknown = self.unreported && waiting > 0;
+        !rx_ready && !unknown && self.inner.arm()
     }
 
     fn disarm(&mut self) {

@@ -87,7 +87,9 @@ fn a_lone_held_frame_leaves_in_time() {
     f.send(&numbered(1), &[], TxMeta::default()).unwrap();
     f.flush();
     assert!(receive(&mut peer).is_empty());
+    assert!(!f.arm(), "the last poll's deadline did not know of it");
     let due = f.poll(Instant::from_millis(1)).unwrap();
+    assert!(f.arm());
     assert_eq!(due, Instant::from_millis(1) + MAX_HOLD);
     f.poll(due);
     assert_eq!(receive(&mut peer).len(), 1);

@@ -195,7 +195,8 @@ impl Endpoint {
         self.is_armed = true;
         fence(SeqCst);
         let Conn { mine, .. } = &*self.conn;
-        let pending = self.rx.iter().any(|r| r.is_pending(mine)) || self.tx.iter_mut().any(|t| t.is_unblocked(mine));
+        let unblocked = self.tx.iter_mut().any(|t| t.take_unblocked(mine));
+        let pending = unblocked || self.rx.iter().any(|r| r.is_pending(mine));
         if pending {
             self.mask();
         }

@@ -148,10 +148,15 @@ impl TxRing {
         self.wanted != 0
     }
 
-    /// Is there room now for the frame that was refused? (A broken index counts as room: `push` will find out.)
-    pub fn is_unblocked(&mut self, mine: &Window) -> bool {
+    /// Is there room now for the frame that was refused? Says so once: the sender may have lost interest in it. (A broken
+    /// index counts as room: `push` will find out.)
+    pub fn take_unblocked(&mut self, mine: &Window) -> bool {
         let (_, need) = self.need(self.wanted);
-        self.wanted != 0 && self.has_room(mine, need).unwrap_or(true)
+        let room = self.wanted != 0 && self.has_room(mine, need).unwrap_or(true);
+        if room {
+            self.wanted = 0;
+        }
+        room
     }
 }
 
@@ -302,10 +307,11 @@ mod tests {
         while push(&mut tx).is_ok() {
             sent += 1;
         }
-        assert!(sent == SIZE / record_len(2000) && tx.is_blocked() && !tx.is_unblocked(&w));
+        assert!(sent == SIZE / record_len(2000) && tx.is_blocked() && !tx.take_unblocked(&w));
         tx.publish(&w, &mut Channel::default());
         assert_eq!(rx.drain(&w, usize::MAX, &mut |_| ()), Ok(sent));
-        assert!(rx.post_credit(&w, &mut Channel::default()) && tx.is_unblocked(&w));
+        assert!(rx.post_credit(&w, &mut Channel::default()) && tx.take_unblocked(&w));
+        assert!(!tx.take_unblocked(&w), "once");
         assert_eq!(push(&mut tx), Ok(2000));
         assert!(!tx.is_blocked());
     }

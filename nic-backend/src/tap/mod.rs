@@ -26,6 +26,9 @@ const BUFFER: usize = VNET_LEN + 18 + (64 << 10);
 /// How often a link that is down is looked at.
 const LOOK: Duration = Duration::from_millis(100);
 
+/// When a send that found the kernel short of memory is worth trying again; nothing else would tell.
+const RETRY: Duration = Duration::from_millis(1);
+
 /// One queue of a TAP device. It ends with the last of its queues.
 pub struct Tap {
     fd: OwnedFd,
@@ -36,6 +39,8 @@ pub struct Tap {
     next_look: Instant,
     /// The last `recv` stopped at its budget: more may be waiting.
     more: bool,
+    /// A send found the kernel short of memory.
+    blocked: bool,
     buffer: Box<[u8]>,
     stats: NicStats,
 }
@@ -88,6 +93,7 @@ pub fn open_queues(cfg: &TapConfig) -> io::Result<Vec<Tap>> {
         up,
         next_look: Instant::ZERO,
         more: false,
+        blocked: false,
         buffer: vec![0; BUFFER].into_boxed_slice(),
         stats: NicStats { link_ups: u64::from(up && i == 0), ..NicStats::default() },
     };
@@ -169,7 +175,8 @@ impl Nic for Tap {
 
     fn poll(&mut self, now: Instant) -> Option<Instant> {
         if self.up {
-            return None; // a send that fails tells when it goes down
+            // (a send that fails tells when it goes down)
+            return core::mem::take(&mut self.blocked).then_some(now + RETRY);
         }
         if now >= self.next_look {
             self.look();
@@ -219,7 +226,10 @@ impl Nic for Tap {
                 self.stats.tx_bytes += len as u64;
                 Ok(())
             }
-            Err(Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM | Errno::INTR) => Err(TxError::Full),
+            Err(Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM | Errno::INTR) => {
+                self.blocked = true;
+                Err(TxError::Full)
+            }
             Err(Errno::IO | Errno::BADFD) => {
                 self.up = false;
                 Err(TxError::Down)
@@ -235,7 +245,7 @@ impl Nic for Tap {
     fn flush(&mut self) {}
 
     fn arm(&mut self) -> bool {
-        !self.more
+        !self.more && !self.blocked
     }
 
     fn disarm(&mut self) {}
