@@ -153,6 +153,10 @@ impl SlowPath {
             entry.region.layout().kick[SLOW_WORKER as usize].drain(|sock| kicked.push((id, SockId(sock))));
         }
         let count = kicked.len();
+        // What was closed goes first: an app that closes a listener and binds its port anew has both kicked by now.
+        for &(id, sock) in &kicked {
+            self.release_if_unheld(now, id, sock);
+        }
         for (id, sock) in kicked.drain(..) {
             self.look_at(now, id, sock);
         }

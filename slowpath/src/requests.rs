@@ -34,7 +34,7 @@ impl SlowPath {
             notify::all(&region, sock, slot, &*self.waker);
         }
         if !is_held(sock, slot) {
-            self.release(now, id, sock);
+            self.release_if_unheld(now, id, sock);
         } else if let Some(Kind::Flow(key)) = self.regions.get(&id).and_then(|e| e.socks.get(&sock)).map(|s| s.kind)
             && let Some(flow) = self.flows.get(&key)
         {

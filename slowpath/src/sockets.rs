@@ -172,6 +172,15 @@ impl SlowPath {
         }
     }
 
+    /// Lets go of a socket that its last holder has closed.
+    pub fn release_if_unheld(&mut self, now: Instant, id: RegionId, sock: SockId) {
+        let Some(region) = self.regions.get(&id).map(|e| e.region.clone()) else { return };
+        let Some(slot) = region.sock(sock) else { return };
+        if slot.state.load(Acquire) != SockState::Free as u32 && !is_held(sock, slot) {
+            self.release(now, id, sock);
+        }
+    }
+
     /// Nobody holds the socket: ends whatever it is, then frees the slot.
     pub fn release(&mut self, now: Instant, id: RegionId, sock: SockId) {
         let Some(entry) = self.regions.get_mut(&id) else { return };
