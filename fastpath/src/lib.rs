@@ -1,1 +1,6 @@
-//! To be written.
+//! (under construction)
+mod ranges;
+mod reassembly;
+mod rtt;
+mod space;
+mod wheel;
