@@ -3,6 +3,7 @@
 //! `unsafe` stands only in `shm/region.rs` (mmap), `stream.rs` (chunk copies), `wire/checksum.rs` (SIMD),
 //! `control/` (descriptor passing) and `app/` files that say so.
 
+pub mod app;
 pub mod control;
 pub mod flow;
 pub mod ids;

@@ -120,6 +120,13 @@ pub mod app_flags {
     pub const RENO: u32 = 1024;
     /// The app found the TX stream full and waits for room: tell it when a third is free.
     pub const NOSPACE: u32 = 2048;
+    /// A process has taken this daemon-accepted socket out of its accept ring: from now on no holders means closed. Set
+    /// after the holder bit, so read this first and the holders after.
+    pub const TAKEN: u32 = 1 << 16;
+    /// O_NONBLOCK of the open file description. App only.
+    pub const NONBLOCK: u32 = 1 << 17;
+    /// The app set TCP_CORK itself, so a send without MSG_MORE leaves `CORK` alone. App only.
+    pub const USER_CORK: u32 = 1 << 18;
 }
 
 /// What an app asks of the slow path through `SockSlot::req_op`.
@@ -250,8 +257,12 @@ pub struct SockSlot {
     pub tx_lock: AtomicU32,
     /// [`app_flags`].
     pub app_flags: AtomicU32,
+    /// SO_RCVTIMEO, milliseconds; 0: none. App only.
+    pub rcv_timeo_ms: AtomicU32,
+    /// SO_SNDTIMEO, milliseconds; 0: none. App only.
+    pub snd_timeo_ms: AtomicU32,
     /// Unused.
-    pub pad4: [AtomicU32; 11],
+    pub pad4: [AtomicU32; 9],
 
     // -- line 5: who holds and who watches
     /// One bit for each process that has the socket open; none left: closed.

@@ -86,7 +86,7 @@ pub fn emit(l2: &[u8; ETH_LEN], f: &TcpFields, payload: &[&[u8]], offload: bool)
 fn emit_ip(out: &mut [u8], f: &TcpFields, l4_len: usize) -> usize {
     match (f.key.local_ip, f.key.remote_ip) {
         (IpAddr::V4(src), IpAddr::V4(dst)) => {
-            let ip = &mut out[..20];
+            let ip: &mut [u8; 20] = (&mut out[..20]).try_into().expect("20 bytes");
             ip[0] = 0x45;
             ip[1] = f.tos;
             ip[2..4].copy_from_slice(&((20 + l4_len) as u16).to_be_bytes());
@@ -96,7 +96,7 @@ fn emit_ip(out: &mut [u8], f: &TcpFields, l4_len: usize) -> usize {
             ip[9] = PROTO_TCP;
             ip[12..16].copy_from_slice(&src.octets());
             ip[16..20].copy_from_slice(&dst.octets());
-            let sum = !checksum::fold(checksum::add(0, ip));
+            let sum = !checksum::ipv4_header(ip);
             ip[10..12].copy_from_slice(&sum.to_be_bytes());
             20
         }

@@ -89,13 +89,16 @@ pub fn parse(frame: &[u8]) -> Result<Segment, ParseError> {
 
 #[inline]
 fn parse_v4(frame: &[u8]) -> Result<Segment, ParseError> {
-    let ip = &frame[ETH_LEN..];
+    let (ip, header) = match frame[ETH_LEN..].first_chunk::<20>() {
+        Some(header) => (&frame[ETH_LEN..], header),
+        None => return Err(ParseError::Malformed),
+    };
     // Version 4 without options, not a fragment (more-fragments clear, offset zero).
     if ip[0] != 0x45 || ip[9] != PROTO_TCP || be16(ip, 6) & 0x3fff != 0 {
         return Err(ParseError::NotTcp);
     }
     let total = usize::from(be16(ip, 2));
-    if total > ip.len() || total < 40 || checksum::fold(checksum::add(0, &ip[..20])) != 0xffff {
+    if total > ip.len() || total < 40 || checksum::ipv4_header(header) != 0xffff {
         return Err(ParseError::Malformed);
     }
     let addr = |at: usize| IpAddr::V4(Ipv4Addr::from(be32(ip, at)));
@@ -131,6 +134,9 @@ fn parse_tcp(
     ttl: u8,
 ) -> Result<Segment, ParseError> {
     let tcp = &frame[l4_offset..];
+    if tcp.len() < 20 {
+        return Err(ParseError::Malformed);
+    }
     let header_len = usize::from(tcp[12] >> 4) * 4;
     if header_len < 20 || header_len > tcp.len() {
         return Err(ParseError::Malformed);

@@ -1,0 +1,115 @@
+//! Caller memory: where sent bytes come from and received bytes go to.
+
+use rustix::io::Errno;
+
+/// Where the bytes of a send come from.
+pub trait Source {
+    /// Copies at most `len` bytes to `dst`; how many. 0: no more.
+    ///
+    /// # Safety
+    /// `dst` is valid for writing `len` bytes.
+    unsafe fn fill(&mut self, dst: *mut u8, len: usize) -> Result<usize, Errno>;
+
+    /// Bytes left, as far as known: 0 ends a send.
+    fn left(&self) -> usize;
+}
+
+/// A walk through the buffers of one call.
+#[derive(Clone, Copy)]
+pub struct IovCursor {
+    iov: *const libc::iovec,
+    count: usize,
+    /// Bytes of the first buffer already used.
+    offset: usize,
+    left: usize,
+}
+
+/// Most buffers of one call (UIO_MAXIOV).
+pub const MAX_IOV: usize = 1024;
+
+impl IovCursor {
+    /// Over `count` buffers. EMSGSIZE, EINVAL as the kernel: too many, or longer than `ssize_t` together.
+    ///
+    /// # Safety
+    /// `iov` points to `count` buffers, which stay valid (for reading, or for writing if used for receiving) until the
+    /// cursor's last use.
+    pub unsafe fn new(iov: *const libc::iovec, count: usize) -> Result<IovCursor, Errno> {
+        if count > MAX_IOV {
+            return Err(Errno::INVAL);
+        }
+        let mut left = 0usize;
+        for i in 0..count {
+            // SAFETY: i < count.
+            let len = unsafe { (*iov.add(i)).iov_len };
+            left = left.checked_add(len).filter(|&n| n <= isize::MAX as usize).ok_or(Errno::INVAL)?;
+        }
+        Ok(IovCursor { iov, count, offset: 0, left })
+    }
+
+    /// Bytes not yet used.
+    #[inline]
+    pub fn left(&self) -> usize {
+        self.left
+    }
+
+    /// Hands out up to `len` bytes of caller memory, piece by piece.
+    #[inline]
+    fn pieces(&mut self, mut len: usize, mut f: impl FnMut(*mut u8, usize)) -> usize {
+        let mut done = 0;
+        len = len.min(self.left);
+        while done < len && self.count > 0 {
+            // SAFETY: count > 0 buffers are left at `iov`, by the contract of `new`.
+            let (base, size) = unsafe { ((*self.iov).iov_base, (*self.iov).iov_len) };
+            // The caller's array may be changed under us by another thread: never beyond what it says now.
+            let n = size.saturating_sub(self.offset).min(len - done);
+            if n > 0 {
+                f(base.cast::<u8>().wrapping_add(self.offset), n);
+            }
+            done += n;
+            self.offset += n;
+            if self.offset >= size {
+                self.iov = self.iov.wrapping_add(1);
+                self.count -= 1;
+                self.offset = 0;
+            }
+        }
+        self.left = if self.count == 0 { 0 } else { self.left - done };
+        done
+    }
+
+    /// Copies `len` bytes from `src` into the buffers; how many had room.
+    ///
+    /// # Safety
+    /// `src` is valid for reading `len` bytes (another process may write it meanwhile).
+    #[inline]
+    pub unsafe fn put(&mut self, src: *const u8, len: usize) -> usize {
+        let mut at = src;
+        self.pieces(len, |dst, n| {
+            // SAFETY: the pieces lie in the caller's buffers; `at` stays below src + len.
+            unsafe { core::ptr::copy_nonoverlapping(at, dst, n) };
+            at = at.wrapping_add(n);
+        })
+    }
+
+    /// Walks over `len` bytes without touching them (MSG_TRUNC).
+    #[inline]
+    pub fn skip(&mut self, len: usize) -> usize {
+        self.pieces(len, |_, _| ())
+    }
+}
+
+impl Source for IovCursor {
+    #[inline]
+    unsafe fn fill(&mut self, dst: *mut u8, len: usize) -> Result<usize, Errno> {
+        let mut at = dst;
+        Ok(self.pieces(len, |src, n| {
+            // SAFETY: the pieces lie in the caller's buffers; `at` stays below dst + len.
+            unsafe { core::ptr::copy_nonoverlapping(src, at, n) };
+            at = at.wrapping_add(n);
+        }))
+    }
+
+    fn left(&self) -> usize {
+        self.left
+    }
+}

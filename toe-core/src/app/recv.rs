@@ -1,0 +1,161 @@
+//! ⑥ from the RX stream to the caller.
+
+use super::iov::IovCursor;
+use super::lock::lock;
+use super::socket::Sock;
+use super::wait::{Stop, deadline_ms};
+use crate::shm::{CHUNK_SIZE, STREAM_CHUNKS, SockState, app_flags, daemon_flags};
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use rustix::io::Errno;
+
+/// How a receive behaves: the `MSG_*` flags of the same names; `nonblocking` also stands for O_NONBLOCK.
+#[derive(Clone, Copy, Debug, Default)]
+#[allow(missing_docs)]
+pub struct RecvHow {
+    pub nonblocking: bool,
+    pub peek: bool,
+    pub waitall: bool,
+    pub trunc: bool,
+}
+
+impl Sock<'_> {
+    /// `recv(2)`: bytes received, 0 at the end of the stream.
+    pub fn recv(&self, dst: &mut IovCursor, how: RecvHow) -> Result<usize, Errno> {
+        let deadline = deadline_ms(self.slot.rcv_timeo_ms.load(Relaxed));
+        let len = dst.left();
+        let target = if how.waitall { len } else { len.min(self.low_water()) }.max(1);
+        let mut done = 0;
+        loop {
+            // What is only looked at stays: wait until enough is there at once.
+            let wait = how.peek && !how.nonblocking && self.available() < target as u64 && !self.ended();
+            if !wait {
+                let end = self.receive_end();
+                done += self.pull(dst, how)?;
+                if done >= target || len == 0 && self.available() > 0 {
+                    return Ok(done);
+                }
+                match end {
+                    _ if done > 0 && (how.nonblocking || how.peek) => return Ok(done),
+                    // Bytes may have come between the two looks.
+                    Some(_) if self.available() > 0 && len > done && !how.peek => continue,
+                    Some(_) if done > 0 => return Ok(done),
+                    Some(result) => return self.settle(result),
+                    None if how.nonblocking => return Err(Errno::AGAIN),
+                    None => {}
+                }
+            }
+            let more = if how.peek { target as u64 } else { (target - done) as u64 };
+            match self.wait_for_bytes(more, deadline) {
+                Ok(()) | Err(Stop::Dead) => {}
+                Err(_) if done > 0 => return Ok(done),
+                Err(_) if how.peek && self.available() > 0 => return self.pull(dst, how),
+                Err(Stop::Interrupted) => return Err(Errno::INTR),
+                Err(Stop::TimedOut) => return Err(Errno::AGAIN),
+            }
+        }
+    }
+
+    /// Bytes ready to be read.
+    #[inline]
+    pub fn available(&self) -> u64 {
+        self.slot.rx_tail.load(Acquire).saturating_sub(self.slot.rx_head.load(Relaxed))
+    }
+
+    /// SO_RCVLOWAT, at least 1; at most half of the buffer, or it could never be reached.
+    pub(super) fn low_water(&self) -> usize {
+        let half = (self.slot.rx_limit.load(Relaxed) / 2).max(1);
+        self.slot.opt_rcvlowat.load(Relaxed).clamp(1, half) as usize
+    }
+
+    /// Is the receiving side closed, by the peer, by us, or by a reset?
+    pub(super) fn receive_shut(&self) -> bool {
+        let (state, flags) = (self.state(), self.slot.daemon_flags.load(Acquire));
+        state == SockState::Closed
+            || flags & (daemon_flags::RX_FIN | daemon_flags::RESET) != 0
+            || self.slot.app_flags.load(Relaxed) & app_flags::SHUT_RD != 0
+    }
+
+    fn ended(&self) -> bool {
+        self.receive_end().is_some()
+    }
+
+    /// What a receive reports once no bytes are left; `None`: more may come. Read before looking for bytes, because what ends
+    /// a stream is published after its last byte. Does not take the error.
+    fn receive_end(&self) -> Option<Result<usize, Errno>> {
+        let state = self.state();
+        let flags = self.slot.daemon_flags.load(Acquire);
+        // A FIN goes before an error that came after it (Linux: SOCK_DONE).
+        if flags & daemon_flags::RX_FIN != 0 {
+            return Some(Ok(0));
+        }
+        if self.slot.error.load(Acquire) != 0 {
+            return Some(Err(Errno::IO));
+        }
+        if self.receive_shut() {
+            return Some(Ok(0));
+        }
+        match state {
+            SockState::Established | SockState::Connecting => None,
+            _ => Some(Err(Errno::NOTCONN)),
+        }
+    }
+
+    fn settle(&self, result: Result<usize, Errno>) -> Result<usize, Errno> {
+        match result {
+            // Another thread may have been faster: then this is the end without an error.
+            Err(Errno::IO) => self.take_error().map_or(Ok(0), Err),
+            other => other,
+        }
+    }
+
+    fn wait_for_bytes(&self, count: u64, deadline: Option<u64>) -> Result<(), Stop> {
+        self.link.wait(&self.slot.rx_wait, deadline, || {
+            let available = self.available();
+            available >= count || (available > 0 && self.window_small()) || self.ended()
+        })
+    }
+
+    /// Is the window that the peer sees so small that reading must be told to the owner at once?
+    fn window_small(&self) -> bool {
+        self.available() * 2 >= u64::from(self.slot.rx_limit.load(Relaxed))
+    }
+
+    fn pull(&self, dst: &mut IovCursor, how: RecvHow) -> Result<usize, Errno> {
+        let _held = lock(&self.slot.rx_lock).ok_or(Errno::AGAIN)?;
+        let head = self.slot.rx_head.load(Relaxed);
+        let small = self.window_small();
+        let mut at = head;
+        let end = self.slot.rx_tail.load(Acquire).min(head + dst.left() as u64);
+        let table = self.link.region.rx_table(self.id).ok_or(Errno::BADF)?;
+        let mut cursor = *dst;
+        while at < end {
+            let offset = (at % CHUNK_SIZE as u64) as usize;
+            let chunk = table[(at / CHUNK_SIZE as u64) as usize % STREAM_CHUNKS].load(Relaxed);
+            let len = (end - at).min((CHUNK_SIZE - offset) as u64) as usize;
+            let n = if how.trunc {
+                cursor.skip(len)
+            } else {
+                let base = self.link.region.rx_chunk(chunk).ok_or(Errno::IO)?;
+                // SAFETY: offset + len ≤ CHUNK_SIZE; these bytes were published by `rx_tail` and stay until `rx_head`
+                // moves, which we hold the lock for.
+                unsafe { cursor.put(base.as_ptr().add(offset), len) }
+            };
+            at += n as u64;
+            if n < len {
+                break;
+            }
+        }
+        if how.peek {
+            return Ok((at - head) as usize);
+        }
+        *dst = cursor;
+        if at != head {
+            self.slot.rx_head.store(at, Release);
+            let left_a_chunk = head / CHUNK_SIZE as u64 != at / CHUNK_SIZE as u64;
+            if small || left_a_chunk {
+                self.link.kick(self.slot, self.id);
+            }
+        }
+        Ok((at - head) as usize)
+    }
+}
