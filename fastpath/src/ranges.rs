@@ -13,11 +13,6 @@ impl RangeSet {
         self.ranges.is_empty()
     }
 
-    /// Number of ranges.
-    pub fn len(&self) -> usize {
-        self.ranges.len()
-    }
-
     /// Adds `start..end`; `None`: it would need one more range than `most`, nothing was changed. Else the bytes that were new.
     pub fn insert(&mut self, start: u64, end: u64, most: usize) -> Option<u64> {
         debug_assert!(start < end);
@@ -44,17 +39,6 @@ impl RangeSet {
         if let Some(first) = self.ranges.first_mut() {
             first.0 = first.0.max(pos);
         }
-    }
-
-    /// Takes out everything.
-    pub fn clear(&mut self) {
-        self.ranges.clear();
-    }
-
-    /// The lowest range.
-    #[inline]
-    pub fn first(&self) -> Option<(u64, u64)> {
-        self.ranges.first().copied()
     }
 
     /// The highest range.
@@ -86,7 +70,7 @@ impl RangeSet {
     }
 
     /// All ranges, highest first.
-    pub fn from_top(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+    pub fn top_down(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         self.ranges.iter().rev().copied()
     }
 }

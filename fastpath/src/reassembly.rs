@@ -36,14 +36,6 @@ impl Reassembly {
         self.ranges.gap(start, end)
     }
 
-    /// Is there room to note `start..end`?
-    pub fn fits(&self, start: u64, end: u64) -> bool {
-        self.ranges.containing(start).is_some() || self.ranges.gap(start, end).is_none() || {
-            // One more range at worst; `insert` decides exactly.
-            self.ranges.covered(start.saturating_sub(1), end + 1) > 0 || self.ranges.len() < MOST_RANGES
-        }
-    }
-
     /// Notes `start..end`; `false`: too many ranges.
     pub fn insert(&mut self, start: u64, end: u64) -> bool {
         if self.ranges.insert(start, end, MOST_RANGES).is_none() {
@@ -71,10 +63,10 @@ impl Reassembly {
     }
 
     /// The SACK option of the next ACK: a duplicate first (RFC 2883 §4), then the ranges, the most recently changed first.
-    pub fn blocks(&mut self, space: Space, most: usize) -> SackBlocks {
+    pub fn blocks(&self, space: Space, most: usize) -> SackBlocks {
         let mut out = SackBlocks::new();
         let wire = |r: (u64, u64)| (space.seq(r.0), space.seq(r.1));
-        if let Some(d) = self.duplicate.take() {
+        if let Some(d) = self.duplicate.filter(|_| most > 0) {
             out.push(wire(d));
         }
         let mut seen: ArrayVec<u64, 4> = ArrayVec::new();
@@ -86,6 +78,12 @@ impl Reassembly {
             }
         }
         out
+    }
+
+    /// The blocks have been sent.
+    #[inline(always)]
+    pub fn reported(&mut self) {
+        self.duplicate = None;
     }
 
     /// How many blocks [`blocks`](Self::blocks) would return at most.
@@ -126,6 +124,7 @@ mod tests {
         assert_eq!(r.blocks(space, 3).as_slice(), [block(30, 40), block(90, 95), block(70, 75)]);
         r.note_duplicate(32, 34);
         assert_eq!(r.blocks(space, 3).as_slice(), [block(32, 34), block(30, 40), block(90, 95)]);
+        r.reported();
         assert_eq!(r.blocks(space, 4).len(), 4);
         assert_eq!(r.advance(0), 0);
         assert!(r.insert(0, 10));
@@ -140,7 +139,7 @@ mod tests {
                 let (s, e) = (start.max(nxt), start + len);
                 model.extend(start..start + len);
                 if s < e {
-                    prop_assert!(r.fits(s, e) && r.insert(s, e));
+                    prop_assert!(r.insert(s, e));
                     nxt = r.advance(nxt);
                 }
                 let naive = (0..).find(|p| !model.contains(p)).unwrap();
