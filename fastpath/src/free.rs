@@ -91,8 +91,9 @@ impl Flow {
     pub fn free_all(&mut self, regions: &mut Regions) {
         let Some(state) = regions.get(self.region_id) else { return };
         let tail = self.slot().rx_tail.load(Relaxed).min(self.data_received());
-        let unread = if self.app.orphan { 0..0 } else { self.app.head / CHUNK..tail.div_ceil(CHUNK) };
-        let unread = if self.app.head < tail { unread } else { 0..0 };
+        // Never below what the app was seen to have read, whatever it says now.
+        let head = self.slot().rx_head.load(Acquire).max(self.app.head);
+        let unread = if self.app.orphan || head >= tail { 0..0 } else { head / CHUNK..tail.div_ceil(CHUNK) };
         let mut kept = Vec::new();
         for n in unread {
             let entry = &mut self.rcv.chunks[n as usize % STREAM_CHUNKS];
