@@ -64,6 +64,7 @@ impl Flow {
         self.measure(env.now, a);
         self.snd.una = a.ack as u64;
         self.snd.progress = env.now;
+        self.snd.timed_out = false;
         self.rtt.backoff = 0; // RFC 6298 §5: the estimate is good again once new data is acknowledged
         let phase = self.board.phase;
         let over = self.board.advance(self.snd.una, bytes, self.sack, self.mss());
@@ -91,12 +92,14 @@ impl Flow {
 
     /// A round-trip time sample: the timed segment, or while resending the echoed timestamp, which tells the copies apart.
     fn measure(&mut self, now: Instant, a: &Arrival) {
+        let resending = self.board.phase != Phase::Open || self.rtt.backoff > 0;
         match (self.snd.timed, &self.ts, a.seg.options.timestamps) {
             (Some((end, sent)), ..) if a.ack as u64 >= end => {
                 self.snd.timed = None;
                 self.rtt.sample(now.since(sent));
             }
-            (None, Some(ours), Some(theirs)) if theirs.ecr != 0 => {
+            // Its clock ticks in milliseconds: only where there is nothing better.
+            (None, Some(ours), Some(theirs)) if theirs.ecr != 0 && resending => {
                 if let Some(sample) = echo_age(ours, theirs.ecr, now) {
                     self.rtt.sample(sample);
                 }
@@ -125,7 +128,7 @@ impl Flow {
         }
         let (una, nxt) = (self.snd.una, self.snd.nxt);
         if una < nxt && self.board.should_recover(self.sack, una) {
-            self.cc.on_loss(nxt - una);
+            self.cc.on_loss(self.board.flight(una, nxt));
             self.board.enter_recovery(una, nxt, self.mss());
             self.snd.timed = None;
             env.stats.fast_retrans += 1;
@@ -157,7 +160,8 @@ impl Flow {
             self.ack.quick = if with_data { 0 } else { self.ack.quick.saturating_sub(1) };
         }
         self.rcv.acked = self.rcv.nxt;
-        self.ack.now = false;
+        // A peer without SACK counts duplicate ACKs, and one with data is none (RFC 5681 §2): those still have to go.
+        self.ack.now = with_data && !self.sack && self.ack.extra > 0;
         self.timers.stop(Timer::DelayedAck);
         if !with_data {
             env.stats.acks_sent += 1;

@@ -18,12 +18,16 @@ pub(crate) fn buffer_size(asked: u64) -> u64 {
 }
 
 impl Flow {
-    /// Up to where the receive buffer could take bytes now.
+    /// Up to where the table can hold bytes: STREAM_CHUNKS chunks from the first one not yet read to its end.
+    fn table_end(&self) -> u64 {
+        (self.rcv.freed + STREAM_CHUNKS as u64) * CHUNK
+    }
+
+    /// Up to where the receive buffer could take bytes now, and a window field could say so.
     fn room_to(&self) -> u64 {
-        let read = if self.rcv.discard { self.rcv.nxt } else { self.app.head };
-        // The table holds STREAM_CHUNKS chunks from the first unread one.
-        let table = (self.rcv.freed + STREAM_CHUNKS as u64) * CHUNK;
-        if self.rcv.discard { read + self.rcv.limit } else { (read + self.rcv.limit).min(table) }
+        let r = &self.rcv;
+        let end = if r.discard { r.nxt + r.limit } else { (self.app.head + r.limit).min(self.table_end()) };
+        end.min(r.nxt + (u64::from(u16::MAX) << r.wscale))
     }
 
     /// How far the edge must move to be worth telling (receiver's silly window avoidance, RFC 9293 §3.8.6.2.2).
@@ -32,21 +36,24 @@ impl Flow {
     }
 
     /// The window field of the segment being built; from here on the peer may send up to the edge it tells.
+    ///
+    /// The edge does not move to the left (RFC 9293 §3.8.6.2.2). What a scaled window cannot express is rounded up, and what the
+    /// rounding shows is accepted too; only the edge itself does not creep with it.
     pub fn advertise(&mut self, env: &mut Env) -> u16 {
-        let r = &self.rcv;
-        let target = self.room_to();
-        let units = if target >= r.told + self.worthwhile() {
-            (target.saturating_sub(r.nxt) >> r.wscale).min(u64::from(u16::MAX))
-        } else {
-            // The edge stays. Rounding up may show less than one unit more; moving it to the left is forbidden.
-            r.told.saturating_sub(r.nxt).div_ceil(1 << r.wscale).min(u64::from(u16::MAX))
-        };
+        let (target, table_end) = (self.room_to(), self.table_end());
+        let moves = target >= self.rcv.told + self.worthwhile();
         let r = &mut self.rcv;
+        let units = match moves {
+            true => target.saturating_sub(r.nxt) >> r.wscale,
+            false => r.told.saturating_sub(r.nxt).div_ceil(1 << r.wscale),
+        };
+        let units = units.min(u64::from(u16::MAX));
         r.advertised = units << r.wscale;
-        if r.nxt + r.advertised <= target {
-            r.told = r.told.max(r.nxt + r.advertised);
-            r.edge = r.edge.max(r.told);
+        let shown = r.nxt + r.advertised;
+        if moves {
+            r.told = r.told.max(shown);
         }
+        r.edge = r.edge.max(if r.discard { shown } else { shown.min(table_end) });
         if units == 0 {
             env.stats.zero_windows_sent += 1;
         }
@@ -56,12 +63,11 @@ impl Flow {
     /// The app has read: is the news of a larger window worth an ACK? When it at least doubles what the peer has left
     /// (Linux), and by a worthwhile step.
     pub fn window_update_due(&self) -> bool {
-        if self.rcv.fin_done {
-            return false;
-        }
-        let left = self.rcv.told.saturating_sub(self.rcv.nxt);
+        let (nxt, told) = (self.rcv.nxt, self.rcv.told);
         let target = self.room_to();
-        target >= self.rcv.told + self.worthwhile() && target - self.rcv.nxt >= 2 * left && left < self.rcv.limit / 2
+        !self.rcv.fin_done
+            && target >= told + self.worthwhile()
+            && target.saturating_sub(nxt) >= 2 * told.saturating_sub(nxt)
     }
 
     /// The app's own wish, or a size that grows with what it reads in a round trip (dynamic right-sizing).

@@ -32,7 +32,7 @@ impl Flow {
     /// The last holder is gone. Unread bytes mean that the peer must learn of their loss (RFC 2525 §2.17).
     pub fn orphaned(&mut self) {
         self.app.orphan = true;
-        let unread = self.slot().rx_tail.load(Relaxed) > self.app.head;
+        let unread = self.rcv.published > self.app.head;
         if unread || self.app.flags & app_flags::LINGER_RST != 0 {
             self.end(How::Aborted, 0, true);
         } else {

@@ -118,7 +118,8 @@ impl Flow {
     /// New in-order bytes: a spinning reader sees them at once, sleepers are woken now and then.
     pub fn publish_received(&mut self, env: &Env, bytes: u64) {
         if !self.rcv.discard {
-            self.slot().rx_tail.store(self.data_received(), Release);
+            self.rcv.published = self.data_received();
+            self.slot().rx_tail.store(self.rcv.published, Release);
             self.rcv.unannounced += bytes;
             if self.rcv.unannounced >= ANNOUNCE_BYTES {
                 self.announce(env);

@@ -109,6 +109,8 @@ pub(crate) struct Send {
     pub last: Instant,
     /// Last progress: an ACK of new data, or the start of a flight.
     pub progress: Instant,
+    /// The slow path was told of a time-out and has not answered; progress makes its answer void.
+    pub timed_out: bool,
     /// Zero-window or keep-alive probes since the peer was last heard.
     pub probes: u32,
     /// Doublings of the persist timer.
@@ -153,6 +155,8 @@ pub(crate) struct Receive {
     pub fin: Option<u64>,
     /// The peer's FIN is in order (nxt is one past it).
     pub fin_done: bool,
+    /// What the app was told of (`rx_tail` in the slot).
+    pub published: u64,
     /// SHUT_RD: arriving bytes are acknowledged and dropped.
     pub discard: bool,
     /// Out-of-order ranges.

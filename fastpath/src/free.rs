@@ -90,7 +90,7 @@ impl Flow {
     /// The flow ends: all RX chunks go back, except those with bytes that the app may still read.
     pub fn free_all(&mut self, regions: &mut Regions) {
         let Some(state) = regions.get(self.region_id) else { return };
-        let tail = self.slot().rx_tail.load(Relaxed).min(self.data_received());
+        let tail = self.rcv.published;
         // Never below what the app was seen to have read, whatever it says now.
         let head = self.slot().rx_head.load(Acquire).max(self.app.head);
         let unread = if self.app.orphan || head >= tail { 0..0 } else { head / CHUNK..tail.div_ceil(CHUNK) };

@@ -48,9 +48,7 @@ impl Flow {
     fn possible(&self, tail: u64, head: u64) -> bool {
         let table = (self.data_acked() / CHUNK + STREAM_CHUNKS as u64) * CHUNK;
         let tail_fits = self.snd.fin.is_some() || (tail >= self.app.tail && tail <= table);
-        // What was discarded after SHUT_RD was never offered.
-        let received = self.slot().rx_tail.load(Relaxed).min(self.data_received());
-        tail_fits && head >= self.app.head && head <= received.max(self.app.head)
+        tail_fits && head >= self.app.head && head <= self.rcv.published
     }
 
     /// The app wrote what cannot be: its connection is reset.

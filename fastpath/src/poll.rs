@@ -42,9 +42,9 @@ impl FastPath {
         let next_nic = self.poll_nics();
         let work = self.take_messages() + self.take_kicks() + self.take_frames() + self.take_timers();
         let stalled = self.send_frames() | self.give_turns();
-        self.flush();
+        let unsaid = !self.flush();
 
-        let left = !stalled && !self.ready.is_empty();
+        let left = unsaid || (!stalled && !self.ready.is_empty());
         self.env.stats.polls += 1;
         self.env.stats.idle_polls += u64::from(work == 0);
         let retry = stalled.then(|| now + RETRY);
@@ -196,12 +196,13 @@ impl FastPath {
         flow.finish(&mut self.env);
     }
 
-    fn flush(&mut self) {
+    /// Doorbells and wake-ups for all that was sent. `false`: the slow path's queue is full.
+    fn flush(&mut self) -> bool {
         for (nic, used) in self.nics.iter_mut().zip(&mut self.links_used) {
             if core::mem::take(used) {
                 nic.flush();
             }
         }
-        self.env.up.flush();
+        self.env.up.flush()
     }
 }

@@ -42,6 +42,8 @@ pub(crate) struct Scoreboard {
     dup_bytes: u64,
     /// SND.NXT when recovery or a time-out last began: duplicate ACKs for less are echoes of our own resending (RFC 6582 §4).
     recover: Option<u64>,
+    /// New data sent on the first duplicate ACKs (RFC 3042), which does not count as flight when the window is halved.
+    limited_transmit: u64,
     /// RFC 6675 NextSeg rule (4): the last segment was resent already.
     rescued: bool,
 }
@@ -57,6 +59,7 @@ impl Scoreboard {
             rtx_to: 0,
             dup_bytes: 0,
             recover: None,
+            limited_transmit: 0,
             rescued: false,
         }
     }
@@ -113,6 +116,19 @@ impl Scoreboard {
         self.phase == Phase::Open && lost && !echo
     }
 
+    /// New data was sent.
+    #[inline(always)]
+    pub fn sent(&mut self, bytes: u64) {
+        if self.dup_acks > 0 && self.phase == Phase::Open {
+            self.limited_transmit += bytes;
+        }
+    }
+
+    /// FlightSize for RFC 5681 equation (4), limited transmit left out (RFC 5681 §3.2 step 2).
+    pub fn flight(&self, una: u64, nxt: u64) -> u64 {
+        (nxt - una).saturating_sub(self.limited_transmit)
+    }
+
     /// Fast retransmit begins: the first segment is lost, more as SACK tells.
     pub fn enter_recovery(&mut self, una: u64, nxt: u64, mss: u64) {
         self.phase = Phase::Recovery { point: nxt };
@@ -147,6 +163,7 @@ impl Scoreboard {
         self.sacked.remove_below(una);
         self.rtx_to = self.rtx_to.max(una);
         self.lost_to = self.lost_to.max(una);
+        self.limited_transmit = 0;
         self.force = false;
         match self.phase {
             Phase::Recovery { point } | Phase::Loss { point } if una >= point => {

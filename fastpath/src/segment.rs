@@ -173,6 +173,7 @@ impl Flow {
                 self.snd.progress = env.now;
             }
             self.snd.nxt = plan.end;
+            self.board.sent(plan.end - plan.start);
             if self.fin_sent() {
                 self.snd.closed_first = !self.rcv.fin_done;
             }

@@ -99,6 +99,7 @@ impl Flow {
         if self.snd.una == self.snd.nxt {
             return;
         }
+        self.snd.timed_out = true;
         self.timers.set(Timer::Retransmit, env.now + self.rtt.doubled(self.rtt.backoff + 1));
         self.report(env, TimerKind::Retransmit, self.rtt.backoff + 1, self.snd.progress);
     }
@@ -158,10 +159,10 @@ impl Flow {
     /// The slow path says: resend and back off (RFC 6298 §5.4 - 5.6).
     pub fn on_retransmit(&mut self, env: &mut Env) {
         let (una, nxt) = (self.snd.una, self.snd.nxt);
-        if una == nxt {
+        if !core::mem::take(&mut self.snd.timed_out) || una == nxt {
             return;
         }
-        self.cc.on_timeout(nxt - una, self.rtt.backoff > 0);
+        self.cc.on_timeout(self.board.flight(una, nxt), self.rtt.backoff > 0);
         self.rtt.backoff += 1;
         self.board.time_out(una, nxt);
         self.snd.timed = None;

@@ -232,3 +232,49 @@ fn a_full_link_delays_the_farewell_and_loses_nothing() {
     s.pass(1);
     assert_eq!(ended(&s), &CloseKind::Done);
 }
+
+#[test]
+fn a_flow_can_come_with_data_and_fin_already() {
+    let agreed = common::host::Agreed { timestamps: false, ..Default::default() };
+    let mut s = Script::with(agreed.clone(), TcpConfig::default(), 0);
+    let mut init = common::host::flow_init(&agreed, 0, 1, &s.host.region.clone());
+    init.early_data = (0..500).map(|p| common::stream_byte(2, p)).collect();
+    init.early_fin = true;
+    s.host.install(init);
+    s.host.apps[1].reading = false;
+    s.poll();
+    s.expect(&["A 0:0 ack 501"]);
+    let app = &s.host.apps[1];
+    assert_eq!((app.eof(), app.state(), app.read(1000)), (true, SockState::Established, 500));
+}
+
+#[test]
+fn a_flow_that_cannot_be_taken_is_given_back() {
+    let agreed = common::host::Agreed { timestamps: false, ..Default::default() };
+    let mut s = Script::with(agreed.clone(), TcpConfig::default(), 0);
+    let region = s.host.region.clone();
+    let mut same_key = common::host::flow_init(&agreed, 0, 0, &region);
+    (same_key.id, same_key.sock) = (FlowId(5), toe_core::SockId(5));
+    let mut same_id = common::host::flow_init(&agreed, 0, 7, &region);
+    same_id.id = FlowId(0);
+    let mut huge = common::host::flow_init(&agreed, 0, 8, &region);
+    huge.id = FlowId(u32::MAX);
+    for init in [same_key, same_id, huge] {
+        s.host.install(init);
+        s.poll();
+        assert_eq!(s.host.apps.last().unwrap().state(), SockState::Closed);
+    }
+    assert_eq!((s.host.closed.len(), s.host.fp.stats().flows), (3, 1));
+}
+
+#[test]
+fn a_forgotten_region_is_gone() {
+    let mut s = Script::new();
+    s.down(Down::Remove { flow: FlowId(0), errno: 0, reset: false });
+    let region = s.host.region.id();
+    s.down(Down::Detach(region));
+    s.app().region.kick(1, s.app().sock);
+    s.poll();
+    s.down(Down::Attach(s.host.region.clone()));
+    assert_eq!(s.host.fp.stats().rx_chunks_in_use, 0);
+}

@@ -93,7 +93,7 @@ fn loss_matrix() {
                     shape: Shape { mtu: usize::from(mss) + header, faults: disturb, ..Shape::default() },
                     bytes: [700_000, 400_000],
                     flows: 1,
-                    seconds: 600,
+                    seconds: 120,
                 };
                 transfer(&case, case_no);
             }
@@ -110,7 +110,7 @@ fn many_seeds_at_five_percent_loss() {
             shape: Shape { faults: faults(50, 20, 100, 20), ..Shape::default() },
             bytes: [200_000, 200_000],
             flows: 3,
-            seconds: 600,
+            seconds: 120,
         };
         transfer(&case, 1000 + seed);
     }
@@ -125,7 +125,7 @@ fn tso_gro_and_full_queues() {
             shape: Shape { tso: true, merge, full_every, faults: faults(5, 0, 0, 0), ..Shape::default() },
             bytes: [2_000_000, 500_000],
             flows: 2,
-            seconds: 600,
+            seconds: 120,
         };
         transfer(&case, seed as u64);
     }
@@ -139,7 +139,7 @@ fn without_window_scaling() {
         shape: Shape { faults: faults(10, 0, 0, 0), ..Shape::default() },
         bytes: [1_000_000, 10],
         flows: 1,
-        seconds: 600,
+        seconds: 120,
     };
     transfer(&case, 5);
 }
