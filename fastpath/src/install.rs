@@ -66,6 +66,7 @@ impl Flow {
         slot.info.wscale.store(u32::from(init.snd_wscale & 15) | u32::from(init.rcv_wscale & 15) << 4, Relaxed);
         self.read_options(env);
         self.take_early(env, init);
+        self.ack.now |= init.ack_due; // the third segment of the handshake (RFC 9293 §3.10.7.3)
         let slot = self.slot();
         if slot.state.load(Relaxed) != SockState::Established as u32 {
             slot.state.store(SockState::Established as u32, Release);

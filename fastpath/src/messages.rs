@@ -36,6 +36,11 @@ impl FastPath {
                     None => state.look_at(sock),
                 }
             }
+            Down::Release { region, sock } => {
+                if let Some(state) = self.env.regions.get(region).filter(|s| s.flow_of(sock).is_none()) {
+                    state.reuse(sock);
+                }
+            }
             Down::Retransmit(id) => self.with(id, |f, env| f.on_retransmit(env)),
             Down::Probe(id, kind) => self.with(id, |f, env| f.on_probe(env, kind)),
             Down::Remove { flow, errno, reset } => self.with(flow, |f, _| f.end(How::Aborted, errno, reset)),

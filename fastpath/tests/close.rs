@@ -278,3 +278,26 @@ fn a_forgotten_region_is_gone() {
     s.down(Down::Attach(s.host.region.clone()));
     assert_eq!(s.host.fp.stats().rx_chunks_in_use, 0);
 }
+
+#[test]
+fn an_active_open_is_acknowledged_by_the_new_owner() {
+    let agreed = common::host::Agreed { timestamps: false, ..Default::default() };
+    let mut s = Script::with(agreed.clone(), TcpConfig::default(), 0);
+    let mut init = common::host::flow_init(&agreed, 0, 1, &s.host.region.clone());
+    init.ack_due = true;
+    s.host.install(init);
+    s.poll();
+    s.expect(&["A 0:0 ack 0"]);
+}
+
+#[test]
+fn a_slot_given_back_gives_back_what_was_never_read() {
+    let mut s = Script::new();
+    s.inject("AP 0:1000 ack 0");
+    s.inject("R 1000:1000 ack 0");
+    let (region, sock) = (s.host.region.id(), s.app().sock);
+    s.down(Down::Kick { region, sock });
+    assert_eq!(s.host.fp.stats().rx_chunks_in_use, 1, "still readable");
+    s.down(Down::Release { region, sock });
+    assert_eq!(s.host.fp.stats().rx_chunks_in_use, 0);
+}

@@ -1,62 +1,66 @@
-//! Bytes in and out of stream chunks. `unsafe`: chunks are shared with another process and reached by raw pointer.
+//! The daemon's side of the stream buffers: reading TX chunks, writing RX chunks. `unsafe`: raw chunk memory.
 //!
-//! A chunk's bytes may change under us at any time if the other side misbehaves. Nothing here or above relies on their
-//! value: they are payload, handed on as they are, and an app that scribbles over bytes in flight spoils only its own
-//! stream. Index, offset and length are checked on every call.
-#![allow(unsafe_code)]
+//! TX chunks can be changed by the app at any moment; the bytes are only copied onward and checksummed, never decided
+//! by. An app that changes bytes under way corrupts its own stream and nothing else.
 
-use crate::shm::{CHUNK_SIZE, Region};
-use core::ptr::NonNull;
+use crate::ids::SockId;
+use crate::nic::MAX_TX_PIECES;
+use crate::shm::{CHUNK_SIZE, Region, STREAM_CHUNKS};
+use arrayvec::ArrayVec;
+use core::sync::atomic::Ordering::Relaxed;
 
-/// Daemon: `len` bytes of a TX chunk, to be sent or retransmitted. `None`: out of range (the app lied in its table).
-#[inline]
-pub fn tx_bytes(region: &Region, chunk: u32, offset: usize, len: usize) -> Option<&[u8]> {
-    let base = within(region.tx_chunk(chunk), offset, len)?;
-    // SAFETY: `within` checked that the bytes lie inside one chunk of the mapping, which lives as long as `region`. `u8`
-    // has no invalid values. The app owns these bytes until they are acknowledged and has promised not to write them; if
-    // it does, the link sends a mixture of old and new bytes, and no decision of ours depends on which.
-    Some(unsafe { core::slice::from_raw_parts(base.as_ptr(), len) })
+/// Payload pieces of one frame.
+pub type Pieces<'a> = ArrayVec<&'a [u8], MAX_TX_PIECES>;
+
+/// The chunk table's index for stream position `pos`.
+#[inline(always)]
+pub fn table_index(pos: u64) -> usize {
+    (pos / CHUNK_SIZE as u64) as usize % STREAM_CHUNKS
 }
 
-/// Daemon: writes received bytes into an RX chunk. `false`: out of range, nothing written.
+/// The TX bytes `[pos, pos + len)` of a socket, chunk by chunk. `None`: the app's chunk table makes no sense.
 #[inline]
-pub fn rx_write(region: &Region, chunk: u32, offset: usize, bytes: &[u8]) -> bool {
-    put(region.rx_chunk(chunk), offset, bytes)
-}
-
-/// App: writes bytes to be sent into a TX chunk. `false`: out of range, nothing written.
-#[inline]
-pub fn tx_write(region: &Region, chunk: u32, offset: usize, bytes: &[u8]) -> bool {
-    put(region.tx_chunk(chunk), offset, bytes)
-}
-
-/// App: copies received bytes out of an RX chunk. `false`: out of range, nothing copied.
-#[inline]
-pub fn rx_read(region: &Region, chunk: u32, offset: usize, out: &mut [u8]) -> bool {
-    let Some(base) = within(region.rx_chunk(chunk), offset, out.len()) else { return false };
-    // SAFETY: the source lies inside one chunk of the mapping (`within`); `out` is our own memory and cannot overlap it.
-    unsafe { core::ptr::copy_nonoverlapping(base.as_ptr(), out.as_mut_ptr(), out.len()) };
-    true
-}
-
-#[inline]
-fn put(chunk: Option<NonNull<u8>>, offset: usize, bytes: &[u8]) -> bool {
-    let Some(base) = within(chunk, offset, bytes.len()) else { return false };
-    // SAFETY: the destination lies inside one chunk of the mapping (`within`). A received frame, or the app's own buffer, never
-    // overlaps a stream chunk that is being filled.
-    unsafe { core::ptr::copy_nonoverlapping(bytes.as_ptr(), base.as_ptr(), bytes.len()) };
-    true
-}
-
-/// First byte at `offset` of a chunk, if `len` bytes from there stay inside it.
-#[inline]
-fn within(chunk: Option<NonNull<u8>>, offset: usize, len: usize) -> Option<NonNull<u8>> {
-    let base = chunk?;
-    if offset > CHUNK_SIZE || len > CHUNK_SIZE - offset {
-        return None;
+pub fn tx_pieces(region: &Region, sock: SockId, mut pos: u64, mut len: usize) -> Option<Pieces<'_>> {
+    let table = region.tx_table(sock)?;
+    let mut pieces = Pieces::new();
+    while len > 0 {
+        let offset = (pos % CHUNK_SIZE as u64) as usize;
+        let take = len.min(CHUNK_SIZE - offset);
+        let chunk = region.tx_chunk(table[table_index(pos)].load(Relaxed))?;
+        // SAFETY: `tx_chunk` checked the index, so CHUNK_SIZE bytes from `chunk` are mapped while `region` lives, and
+        // offset + take <= CHUNK_SIZE. The app may write them concurrently; see the module's comment.
+        let piece = unsafe { core::slice::from_raw_parts(chunk.as_ptr().add(offset), take) };
+        pieces.try_push(piece).ok()?;
+        pos += take as u64;
+        len -= take;
     }
-    // SAFETY: offset <= CHUNK_SIZE, and the chunk has CHUNK_SIZE bytes inside one mapping.
-    Some(unsafe { base.add(offset) })
+    Some(pieces)
+}
+
+/// Copies `bytes` into an RX chunk at `offset`. Out of range is ignored (the caller's private table never is).
+#[inline]
+pub fn rx_write(region: &Region, chunk: u32, offset: usize, bytes: &[u8]) {
+    let Some(base) = region.rx_chunk(chunk) else { return };
+    if offset + bytes.len() <= CHUNK_SIZE {
+        // SAFETY: in bounds of a mapped chunk by the checks above; `bytes` is link or heap memory, never this chunk.
+        unsafe { core::ptr::copy_nonoverlapping(bytes.as_ptr(), base.as_ptr().add(offset), bytes.len()) };
+    }
+}
+
+/// App: writes bytes to be sent into a TX chunk at `offset`. `false`: out of range, nothing written.
+pub fn tx_write(region: &Region, chunk: u32, offset: usize, bytes: &[u8]) -> bool {
+    let Some(base) = region.tx_chunk(chunk).filter(|_| offset + bytes.len() <= CHUNK_SIZE) else { return false };
+    // SAFETY: in bounds of a mapped chunk by the checks above; `bytes` is the caller's own memory, never this chunk.
+    unsafe { core::ptr::copy_nonoverlapping(bytes.as_ptr(), base.as_ptr().add(offset), bytes.len()) };
+    true
+}
+
+/// App: copies received bytes out of an RX chunk at `offset`. `false`: out of range, nothing copied.
+pub fn rx_read(region: &Region, chunk: u32, offset: usize, out: &mut [u8]) -> bool {
+    let Some(base) = region.rx_chunk(chunk).filter(|_| offset + out.len() <= CHUNK_SIZE) else { return false };
+    // SAFETY: in bounds of a mapped chunk by the checks above; `out` is the caller's own memory, never this chunk.
+    unsafe { core::ptr::copy_nonoverlapping(base.as_ptr().add(offset), out.as_mut_ptr(), out.len()) };
+    true
 }
 
 #[cfg(test)]
@@ -68,14 +72,18 @@ mod tests {
     #[test]
     fn bytes_stay_inside_their_chunk() {
         let r = Region::create(RegionId(1), 2).unwrap();
+        let table = r.tx_table(SockId(0)).unwrap();
+        table[0].store(3, Relaxed);
         assert!(tx_write(&r, 3, CHUNK_SIZE - 4, b"last"));
         assert!(!tx_write(&r, 3, CHUNK_SIZE - 3, b"last"));
-        assert_eq!(tx_bytes(&r, 3, CHUNK_SIZE - 4, 4), Some(&b"last"[..]));
-        assert_eq!(tx_bytes(&r, 3, usize::MAX, 1), None);
-        assert_eq!(tx_bytes(&r, ARENA_CHUNKS as u32, 0, 1), None);
+        assert_eq!(tx_pieces(&r, SockId(0), CHUNK_SIZE as u64 - 4, 4).unwrap()[0], b"last");
+        table[0].store(ARENA_CHUNKS as u32, Relaxed);
+        assert!(tx_pieces(&r, SockId(0), 0, 1).is_none());
         let mut out = [0; 3];
-        assert!(rx_write(&r, 0, 10, b"abc") && rx_read(&r, 0, 10, &mut out));
+        rx_write(&r, 0, 10, b"abc");
+        assert!(rx_read(&r, 0, 10, &mut out));
         assert_eq!(&out, b"abc");
+        rx_write(&r, 0, CHUNK_SIZE - 2, b"xyz");
         assert!(!rx_read(&r, 0, CHUNK_SIZE - 2, &mut out));
     }
 }

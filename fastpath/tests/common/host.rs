@@ -74,6 +74,7 @@ pub fn flow_init(agreed: &Agreed, me: usize, flow: u16, region: &Arc<Region>) ->
         rtt: Some(Duration::from_millis(1)),
         syn_retransmitted: false,
         congestion: agreed.congestion,
+        ack_due: false,
     }
 }
 
