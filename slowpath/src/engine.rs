@@ -117,8 +117,7 @@ impl SlowPath {
 
     /// Before sleeping: nothing to receive, nobody kicked?
     pub fn is_quiet(&self) -> bool {
-        self.up.is_empty()
-            && self.regions.values().all(|r| r.region.layout().kick[SLOW_WORKER as usize].is_empty())
+        self.up.is_empty() && self.regions.values().all(|r| r.region.layout().kick[SLOW_WORKER as usize].is_empty())
     }
 
     /// A process has registered: from now on its sockets may be kicked. Tells every core.

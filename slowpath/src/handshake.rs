@@ -146,7 +146,7 @@ impl SlowPath {
         half.l2 = Some(l2);
         let mut mac = [0; 6];
         mac.copy_from_slice(&l2[..6]);
-        self.nics[half.nic].macs.insert(half.next, mac);
+        self.nics[half.nic].note_mac(half.next, mac);
     }
 
     fn ask(&mut self, half: &HalfOpen, now: Instant) {

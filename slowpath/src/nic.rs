@@ -20,6 +20,8 @@ const ADDRS_EACH: usize = 7;
 pub(crate) const ASK_AGAIN: Duration = Duration::from_secs(1);
 /// Neighbours whose last question we remember.
 const MAX_ASKED: usize = 1024;
+/// Neighbours whose move we would notice.
+const MAX_MACS: usize = 4096;
 
 struct Port {
     iface: Interface,
@@ -141,6 +143,14 @@ impl NicState {
         }
         self.note_asked(next, now);
         true
+    }
+
+    /// Flows go to neighbour `next` by this Ethernet address.
+    pub(crate) fn note_mac(&mut self, next: IpAddr, mac: [u8; 6]) {
+        if self.macs.len() >= MAX_MACS {
+            self.macs.clear();
+        }
+        self.macs.insert(next, mac);
     }
 
     pub(crate) fn note_asked(&mut self, next: IpAddr, now: Instant) {

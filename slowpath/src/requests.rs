@@ -192,8 +192,7 @@ impl SlowPath {
         }
         let hop = self.routing.find(to.ip(), source, |n| self.nics[n].setup.up).ok_or(ENETUNREACH)?;
         let (port, floor) = self.local_port(at, &hop, to, bound.map(|b| b.1), now)?;
-        let key =
-            FlowKey { local_ip: hop.src, remote_ip: to.ip(), local_port: port, remote_port: to.port() };
+        let key = FlowKey { local_ip: hop.src, remote_ip: to.ip(), local_port: port, remote_port: to.port() };
         self.open_active(at, key, hop, floor, now)
     }
 

@@ -196,8 +196,11 @@ impl SlowPath {
         let Some(slot) = r.region.sock(at.1) else { return };
         match r.socks.get(&at.1) {
             // Never taken out of an accept ring, and never will be.
-            Some(s) if last && matches!(s.phase, Phase::Flow(_)) && slot.app_flags.load(SeqCst) & app_flags::TAKEN == 0
-                && at.1.index() >= APP_SOCKS =>
+            Some(s)
+                if last
+                    && matches!(s.phase, Phase::Flow(_))
+                    && slot.app_flags.load(SeqCst) & app_flags::TAKEN == 0
+                    && at.1.index() >= APP_SOCKS =>
             {
                 self.abort(at);
             }
@@ -229,11 +232,36 @@ fn return_tx_chunks(region: &Region, id: SockId, slot: &SockSlot) {
 fn reset(s: &SockSlot) {
     s.state.store(SockState::Free as u32, SeqCst);
     let words = [
-        &s.error, &s.daemon_flags, &s.parent, &s.soft_error, &s.tx_limit, &s.rx_limit, &s.rx_wait, &s.rx_lock,
-        &s.tx_wait, &s.tx_lock, &s.app_flags, &s.rcv_timeo_ms, &s.snd_timeo_ms, &s.req_op, &s.req_arg,
-        &s.accept_ring, &s.req_lock, &s.opt_sndbuf, &s.opt_rcvbuf, &s.opt_keepidle, &s.opt_keepintvl,
-        &s.opt_keepcnt, &s.opt_user_timeout, &s.opt_maxseg, &s.opt_linger2, &s.opt_syncnt, &s.opt_ttl, &s.opt_tos,
-        &s.opt_rcvlowat, &s.opt_notsent_lowat,
+        &s.error,
+        &s.daemon_flags,
+        &s.parent,
+        &s.soft_error,
+        &s.tx_limit,
+        &s.rx_limit,
+        &s.rx_wait,
+        &s.rx_lock,
+        &s.tx_wait,
+        &s.tx_lock,
+        &s.app_flags,
+        &s.rcv_timeo_ms,
+        &s.snd_timeo_ms,
+        &s.req_op,
+        &s.req_arg,
+        &s.accept_ring,
+        &s.req_lock,
+        &s.opt_sndbuf,
+        &s.opt_rcvbuf,
+        &s.opt_keepidle,
+        &s.opt_keepintvl,
+        &s.opt_keepcnt,
+        &s.opt_user_timeout,
+        &s.opt_maxseg,
+        &s.opt_linger2,
+        &s.opt_syncnt,
+        &s.opt_ttl,
+        &s.opt_tos,
+        &s.opt_rcvlowat,
+        &s.opt_notsent_lowat,
     ];
     words.iter().for_each(|w| w.store(0, Relaxed));
     for w in [&s.rx_tail, &s.rx_urgent, &s.tx_head, &s.tx_sent, &s.rx_head, &s.tx_tail, &s.cookie] {
@@ -252,8 +280,22 @@ fn reset(s: &SockSlot) {
 fn reset_info(s: &SockSlot) {
     let i = &s.info;
     let words = [
-        &i.cwnd, &i.ssthresh, &i.srtt_us, &i.rttvar_us, &i.rto_us, &i.mss, &i.rcv_mss, &i.snd_wnd, &i.rcv_wnd,
-        &i.total_retrans, &i.retransmits, &i.options, &i.wscale, &i.tcp_state, &i.segs_out, &i.segs_in,
+        &i.cwnd,
+        &i.ssthresh,
+        &i.srtt_us,
+        &i.rttvar_us,
+        &i.rto_us,
+        &i.mss,
+        &i.rcv_mss,
+        &i.snd_wnd,
+        &i.rcv_wnd,
+        &i.total_retrans,
+        &i.retransmits,
+        &i.options,
+        &i.wscale,
+        &i.tcp_state,
+        &i.segs_out,
+        &i.segs_in,
     ];
     words.iter().for_each(|w| w.store(0, Relaxed));
 }

@@ -122,8 +122,18 @@ pub struct RegionStatus {
 /// Linux's names of `tcp_info.tcpi_state`, as `ss` prints them.
 fn state_name(n: u32) -> &'static str {
     const NAMES: [&str; 12] = [
-        "UNKNOWN", "ESTAB", "SYN-SENT", "SYN-RECV", "FIN-WAIT-1", "FIN-WAIT-2", "TIME-WAIT", "UNCONN", "CLOSE-WAIT",
-        "LAST-ACK", "LISTEN", "CLOSING",
+        "UNKNOWN",
+        "ESTAB",
+        "SYN-SENT",
+        "SYN-RECV",
+        "FIN-WAIT-1",
+        "FIN-WAIT-2",
+        "TIME-WAIT",
+        "UNCONN",
+        "CLOSE-WAIT",
+        "LAST-ACK",
+        "LISTEN",
+        "CLOSING",
     ];
     NAMES.get(n as usize).copied().filter(|_| n != 0).unwrap_or("ESTAB")
 }
@@ -228,7 +238,10 @@ impl SlowPath {
     /// A process that holds the socket now, else the one that registered.
     fn pid_of(&self, r: &RegionState, sock: SockId) -> u32 {
         let holds = |p: usize| {
-            r.region.sock(sock).and_then(|s| s.holders.get(p / 64)).is_some_and(|w| w.load(Relaxed) >> (p % 64) & 1 != 0)
+            r.region
+                .sock(sock)
+                .and_then(|s| s.holders.get(p / 64))
+                .is_some_and(|w| w.load(Relaxed) >> (p % 64) & 1 != 0)
         };
         let holder = r.procs.iter().filter(|(p, _)| holds(p.index())).min_by_key(|(p, _)| **p);
         holder.map_or(r.owner.pid, |(_, pid)| *pid)

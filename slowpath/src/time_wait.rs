@@ -79,14 +79,7 @@ impl TimeWaits {
     }
 
     /// A connection enters. `false`: the table is full.
-    pub(crate) fn insert(
-        &mut self,
-        now: Instant,
-        key: FlowKey,
-        tw: TimeWait,
-        l2: [u8; ETH_LEN],
-        reuse: bool,
-    ) -> bool {
+    pub(crate) fn insert(&mut self, now: Instant, key: FlowKey, tw: TimeWait, l2: [u8; ETH_LEN], reuse: bool) -> bool {
         if self.map.len() >= MAX_ENTRIES || self.queue.len() >= 2 * MAX_ENTRIES {
             return false;
         }
@@ -137,12 +130,7 @@ impl TimeWaits {
     }
 
     /// Judges a segment. `None`: no entry. `limit` bounds answers to segments outside the window.
-    pub(crate) fn judge(
-        &mut self,
-        seg: &Segment,
-        now: Instant,
-        limit: &mut RateLimit,
-    ) -> Option<Verdict> {
+    pub(crate) fn judge(&mut self, seg: &Segment, now: Instant, limit: &mut RateLimit) -> Option<Verdict> {
         let expires = now + self.period;
         let e = self.map.get_mut(&seg.key)?;
         if seg.has(flags::RST) {

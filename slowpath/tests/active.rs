@@ -310,7 +310,7 @@ fn the_local_link_carries_connections_to_ourselves() {
 #[test]
 fn isns_grow_for_one_4_tuple_and_differ_between_them() {
     let mut h = host();
-    let mut isn = |h: &mut Host, port: u16| {
+    let isn = |h: &mut Host, port: u16| {
         let s = h.socket();
         assert_eq!(h.bind(s, &format!("127.77.0.1:{port}")), 0);
         let mut p = Peer::new(PEER, US);

@@ -3,12 +3,12 @@
 
 mod common;
 use common::*;
+use std::sync::atomic::Ordering::SeqCst;
 use toe_core::SeqNr;
 use toe_core::flow::TsInit;
 use toe_core::msg::CloseKind;
 use toe_core::shm::{SockState, app_flags};
 use toe_core::wire::{TcpOptions, Timestamps, flags::*, verify_checksum};
-use std::sync::atomic::Ordering::SeqCst;
 
 const PEER: &str = "127.77.0.2:5555";
 const US: &str = "127.77.0.1:80";

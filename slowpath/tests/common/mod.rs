@@ -70,7 +70,14 @@ pub fn config(mac: [u8; 6], addrs: &[(&str, u8)]) -> SlowPathConfig {
     let addrs = addrs.iter().map(|(a, l)| (ip(a), *l)).collect();
     let nics = vec![
         NicSetup { id: NicId(0), name: "link0".into(), caps: caps(mac), up: true, local: false, addrs },
-        NicSetup { id: LOCAL_NIC, name: "local".into(), caps: caps([2, 0, 0, 0, 9, 9]), up: true, local: true, addrs: vec![] },
+        NicSetup {
+            id: LOCAL_NIC,
+            name: "local".into(),
+            caps: caps([2, 0, 0, 0, 9, 9]),
+            up: true,
+            local: true,
+            addrs: vec![],
+        },
     ];
     let routes = vec![Route { prefix: (ip("10.0.0.0"), 8), via: ip("127.77.0.254") }];
     SlowPathConfig { tcp: TcpConfig::default(), nics, routes, cores: 2, secret: [mac[5]; 16], seed: 5 }
@@ -262,8 +269,7 @@ impl Host {
     }
 
     pub fn end_time_wait(&mut self, f: &FlowInit) -> (TimeWait, Came) {
-        let tw =
-            TimeWait { snd_nxt: f.iss + 101, rcv_nxt: f.irs + 201, window: 500, timestamps: f.timestamps };
+        let tw = TimeWait { snd_nxt: f.iss + 101, rcv_nxt: f.irs + 201, window: 500, timestamps: f.timestamps };
         (tw, self.end(f, CloseKind::TimeWait(tw)))
     }
 
@@ -324,8 +330,7 @@ pub fn linux_options() -> TcpOptions {
 impl Peer {
     pub fn new(peer: &str, us: &str) -> Peer {
         let (peer, us) = (at(peer), at(us));
-        let key =
-            FlowKey { local_ip: peer.ip(), remote_ip: us.ip(), local_port: peer.port(), remote_port: us.port() };
+        let key = FlowKey { local_ip: peer.ip(), remote_ip: us.ip(), local_port: peer.port(), remote_port: us.port() };
         Peer {
             key,
             seq: SeqNr(7_000_000),
@@ -416,8 +421,9 @@ pub fn icmp4(src: IpAddr, dst: IpAddr, mut body: Vec<u8>) -> Vec<u8> {
     body[2..4].copy_from_slice(&[0, 0]);
     let sum = !wire::checksum::fold(wire::checksum::add(0, &body));
     body[2..4].copy_from_slice(&sum.to_be_bytes());
-    let mut ip = [&[0x45, 0][..], &(20 + body.len() as u16).to_be_bytes(), &[0, 0, 0, 0, 64, 1, 0, 0], &s.octets(), &d.octets()]
-        .concat();
+    let mut ip =
+        [&[0x45, 0][..], &(20 + body.len() as u16).to_be_bytes(), &[0, 0, 0, 0, 64, 1, 0, 0], &s.octets(), &d.octets()]
+            .concat();
     let sum = !wire::checksum::fold(wire::checksum::add(0, &ip));
     ip[10..12].copy_from_slice(&sum.to_be_bytes());
     [&MAC[..], &PEER_MAC, &[8, 0], &ip, &body].concat()
