@@ -104,7 +104,7 @@ impl SlowPath {
         let header = usize::from(ip[0] & 0xf) * 4;
         let fragment = u16_at(ip, 6).is_none_or(|w| w & 0x3fff != 0);
         match (ip[9], ip.get(header).copied()) {
-            (PROTO_ICMP, Some(8)) if !fragment => self.to_smoltcp(rx, now),
+            (PROTO_ICMP, Some(8)) if !fragment => self.feed_smoltcp(rx, now),
             (PROTO_ICMP, Some(3 | 4 | 11 | 12)) if !fragment => self.icmp_v4(&rx, header, now),
             // smoltcp would answer a segment that it has no socket for with a RST, so it must never see one.
             (PROTO_TCP, _) if !fragment && header > 20 => self.without_ip_options(rx, header, now),
@@ -116,7 +116,7 @@ impl SlowPath {
         let ip = rx.frame.get(ETH_LEN..).filter(|ip| ip.len() >= 44 && ip[0] >> 4 == 6);
         match ip.map(|ip| (ip[6], ip[40])) {
             None => self.counters.in_errs += 1,
-            Some((PROTO_ICMPV6, 128)) => self.to_smoltcp(rx, now),
+            Some((PROTO_ICMPV6, 128)) => self.feed_smoltcp(rx, now),
             Some((PROTO_ICMPV6, 135 | 136)) => self.neighbour_news(rx, now),
             Some((PROTO_ICMPV6, 1..=4)) => self.icmp_v6(&rx, now),
             Some(_) => self.counters.unknown_protocols += 1,
@@ -150,11 +150,11 @@ impl SlowPath {
         if let Some((ip, mac)) = announced(&rx.frame) {
             self.neighbour_moved(nic, ip, mac);
         }
-        self.to_smoltcp(rx, now);
+        self.feed_smoltcp(rx, now);
         self.wake_waiting(nic, now);
     }
 
-    fn to_smoltcp(&mut self, rx: Received, now: Instant) {
+    fn feed_smoltcp(&mut self, rx: Received, now: Instant) {
         self.nics[rx.nic].input(&rx.frame, now, &mut self.scratch);
         for frame in core::mem::take(&mut self.scratch.tx) {
             self.transmit(rx.core, rx.nic, frame);

@@ -146,7 +146,7 @@ impl SlowPath {
 
     /// Asks every core for its counters; the answers come with a later [`poll`](Self::poll).
     pub fn request_reports(&mut self) {
-        self.to_all(|| Down::Report);
+        self.every_core(|| Down::Report);
     }
 
     fn take(&mut self, message: Up, now: Instant) {
@@ -191,7 +191,7 @@ impl SlowPath {
         }
     }
 
-    pub(crate) fn to_all(&mut self, message: impl Fn() -> Down) {
+    pub(crate) fn every_core(&mut self, message: impl Fn() -> Down) {
         self.downs.iter_mut().for_each(|d| d.send(message()));
     }
 
@@ -217,7 +217,7 @@ impl SlowPath {
     /// A region that nothing uses any more.
     pub(crate) fn drop_region_if_done(&mut self, id: RegionId) {
         if self.regions.get(&id).is_some_and(|r| r.dying && r.uses == 0) {
-            self.to_all(|| Down::Detach(id));
+            self.every_core(|| Down::Detach(id));
             self.regions.remove(&id);
             self.freed.push(id);
         }

@@ -31,7 +31,7 @@ pub(crate) fn mss_for(mtu: usize, ip: IpAddr) -> u16 {
 }
 
 impl SlowPath {
-    /// The handshake is complete: `Down::Install`, then whatever the last segment carried beyond it, then the news to the app.
+    /// The handshake is complete: `Down::Install` (the core then looks at the socket, so a kick that came too early is not lost), then whatever the last segment carried beyond it, then the news to the app.
     pub(crate) fn established(&mut self, mut half: Box<HalfOpen>, rx: Received, seg: &Segment, now: Instant) {
         half.core = rx.core;
         let sock = match half.role {
@@ -119,8 +119,6 @@ impl SlowPath {
             congestion: if reno { CongestionControl::Reno } else { self.tcp.congestion },
         };
         self.down(core, Down::Install(Box::new(init)));
-        // The app may have kicked the core between our store to `owner` and the core's taking of the flow.
-        self.down(core, Down::Kick { region: sock.0, sock: sock.1 });
     }
 
     /// Wakes whoever waits for a socket.

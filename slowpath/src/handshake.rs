@@ -196,6 +196,8 @@ impl SlowPath {
             // The first waits one RTO, each further one twice as long (RFC 6298 §5.5).
             n => half.sent_at + backoff(ms(self.tcp.rto_initial_ms), n - 1, ms(self.tcp.rto_max_ms)),
         };
+        // Never at once, whatever the configuration says.
+        let at = at.max(now + Duration::from_millis(1));
         half.timer = Some(self.timers.add(at, Due::HalfOpen(half.key)));
         self.half.insert(half.key, half);
     }

@@ -110,7 +110,7 @@ impl Hasher for Sip {
         for &b in bytes {
             self.word |= u64::from(b) << (8 * (self.len % 8));
             self.len += 1;
-            if self.len % 8 == 0 {
+            if self.len.is_multiple_of(8) {
                 let word = core::mem::take(&mut self.word);
                 self.absorb(word);
             }

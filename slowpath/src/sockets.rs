@@ -167,6 +167,10 @@ impl SlowPath {
             for id in (0..app).chain(APP_SOCKS as u32..accepted) {
                 let Some(slot) = r.region.sock(SockId(id)) else { continue };
                 let had = slot.holders[word].fetch_and(!bit, SeqCst) & bit != 0;
+                if had && id >= APP_SOCKS as u32 {
+                    // It may have died between taking the socket out of the ring and saying so.
+                    slot.app_flags.fetch_or(app_flags::TAKEN, SeqCst);
+                }
                 if had && slot.holders.iter().all(|w| w.load(SeqCst) == 0) {
                     let_go.push(SockId(id));
                 }

@@ -1,5 +1,5 @@
 //! ICMP errors, echo, ARP, NDP, and frames of any kind.
-#![allow(missing_docs)]
+#![allow(missing_docs, clippy::vec_box)]
 
 mod common;
 use common::*;

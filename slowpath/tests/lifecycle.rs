@@ -1,5 +1,5 @@
 //! Sockets and processes: what is freed when, shutdown, time-outs, status.
-#![allow(missing_docs)]
+#![allow(missing_docs, clippy::vec_box)]
 
 mod common;
 use common::*;
@@ -152,6 +152,18 @@ fn the_death_of_one_of_two_processes_leaves_what_the_other_holds() {
     assert_eq!(h.bind(s, "127.77.0.1:99"), 0, "its port is free");
     assert_eq!(h.slow.status().flows[0].pid, 78);
     let _ = f;
+}
+
+#[test]
+fn a_process_that_dies_while_it_accepts_leaves_an_orphan() {
+    let mut h = host();
+    h.slow.proc_attached(RegionId(1), ProcId(9), 78);
+    h.listener("127.77.0.1:80", 5);
+    let f = h.accept_flow(&mut Peer::new("127.77.0.2:1", "127.77.0.1:80"));
+    h.slot(f.sock).holders[0].store(1 << 9, SeqCst);
+    h.slow.proc_died(h.now, RegionId(1), ProcId(9));
+    assert_eq!(h.run().kicks, [(CoreId(0), f.sock)]);
+    assert_eq!(h.slot(f.sock).app_flags.load(SeqCst), toe_core::shm::app_flags::TAKEN);
 }
 
 #[test]

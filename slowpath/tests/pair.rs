@@ -1,5 +1,5 @@
 //! Two slow paths back to back. The stand-in fast paths only forward: what is to be sent arrives at the other side as a punt.
-#![allow(missing_docs)]
+#![allow(missing_docs, clippy::vec_box)]
 
 mod common;
 use common::*;

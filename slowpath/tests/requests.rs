@@ -1,5 +1,5 @@
 //! bind and listen, and what hostile apps write.
-#![allow(missing_docs)]
+#![allow(missing_docs, clippy::vec_box)]
 
 mod common;
 use common::*;

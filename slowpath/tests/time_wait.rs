@@ -1,5 +1,5 @@
 //! TIME-WAIT: RFC 9293 3.10.7.4, RFC 1337, RFC 6191.
-#![allow(missing_docs)]
+#![allow(missing_docs, clippy::vec_box)]
 
 mod common;
 use common::*;

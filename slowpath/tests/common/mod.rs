@@ -1,5 +1,5 @@
 //! One slow path under virtual time: its queues, one app region, and a peer made of frames.
-#![allow(dead_code, missing_docs)]
+#![allow(dead_code, missing_docs, clippy::vec_box)]
 
 use slowpath::{NicSetup, Owner, Route, SlowPath, SlowPathConfig};
 use std::net::{IpAddr, SocketAddr};
