@@ -363,12 +363,14 @@ fn reuseport_spreads_and_sticks() {
 }
 
 #[test]
-fn a_backlog_of_65535() {
+fn a_large_backlog_is_kept_whole() {
     let mut h = host();
-    let l = h.listener(US, 1_000_000);
-    assert_eq!(h.slow.status().listeners[0].backlog, 65_535);
-    // Slots run out (32,768) before the queue does: the last ACK is then ignored, nothing is lost but time.
-    let mut p = Peer::new("127.77.0.2:1", US);
-    h.accept_flow(&mut p);
-    assert!(h.accept(l).is_some());
+    let l = h.listener("0.0.0.0:80", 1_000_000);
+    assert_eq!(h.slow.status().listeners[0].backlog, 65_535, "somaxconn");
+    let flows: Vec<_> =
+        (1..=5000).map(|n| h.accept_flow(&mut Peer::new(&format!("127.77.0.2:{n}"), US)).sock).collect();
+    assert_eq!(h.slow.status().listeners[0].waiting, 5000);
+    let accepted: Vec<_> = std::iter::from_fn(|| h.accept(l)).collect();
+    assert_eq!(accepted, flows, "first come, first served");
+    assert_eq!(h.slow.status().counters.listen_drops, 0);
 }
