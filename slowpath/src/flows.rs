@@ -116,6 +116,8 @@ impl SlowPath {
             early_fin: false,
             rtt: half.rtt(now),
             syn_retransmitted: half.sent > 1,
+            // `run` has sent it already.
+            ack_due: false,
             congestion: if reno { CongestionControl::Reno } else { self.tcp.congestion },
         };
         self.down(core, Down::Install(Box::new(init)));

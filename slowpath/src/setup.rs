@@ -38,7 +38,7 @@ pub struct Route {
 pub struct SlowPathConfig {
     /// The `[tcp]` table.
     pub tcp: TcpConfig,
-    /// Links. Addresses that are not unicast are left out. smoltcp holds at most 128 routes a link; later ones are left out.
+    /// Links. Addresses that are not unicast are left out. smoltcp holds at most 32 routes a link; later ones are left out.
     pub nics: Vec<NicSetup>,
     /// Routes beyond the links' own networks.
     pub routes: Vec<Route>,

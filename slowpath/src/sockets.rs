@@ -125,9 +125,9 @@ impl SlowPath {
         if let Some((_, port)) = record.as_ref().and_then(|s| s.bound) {
             self.ports.unbind(port, at);
         }
-        // Its core may still keep RX chunks with unread bytes: this says that nobody will read them.
+        // Its core may still keep RX chunks with unread bytes: nobody will read them.
         if let Some(core) = record.and_then(|s| s.core) {
-            self.down(core, Down::Kick { region: at.0, sock: at.1 });
+            self.down(core, Down::Release { region: at.0, sock: at.1 });
         }
         if let Some(r) = self.regions.get_mut(&at.0) {
             r.give_slot(at.1);

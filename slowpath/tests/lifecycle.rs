@@ -29,7 +29,7 @@ fn a_closed_flow_frees_its_slot_and_chunks() {
     assert!(h.end(&f, CloseKind::PeerReset).none());
     assert_eq!((h.state(s), h.region.layout().tx_pool.used.load(SeqCst)), (SockState::Closed, 3), "still open");
     let came = h.close(s);
-    assert_eq!(came.kicks, [(CoreId(0), s)], "the core may let go of unread bytes");
+    assert_eq!(came.released, [(CoreId(0), s)], "the core may let go of unread bytes");
     assert_eq!((h.state(s), h.slot(s).generation.load(SeqCst)), (SockState::Free, 1));
     assert_eq!(h.region.layout().tx_pool.used.load(SeqCst), 0);
     assert_eq!(h.region.layout().sock_pool.used.load(SeqCst), 0);

@@ -134,6 +134,8 @@ pub struct FlowInit {
     pub syn_retransmitted: bool,
     /// Congestion control.
     pub congestion: CongestionControl,
+    /// The peer's SYN-ACK still waits for our ACK (active open).
+    pub ack_due: bool,
 }
 
 /// See [`FlowInit::timestamps`].

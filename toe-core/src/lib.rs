@@ -13,6 +13,7 @@ pub mod notify;
 pub mod pathq;
 pub mod seq;
 pub mod shm;
+pub mod stream;
 pub mod tcp;
 pub mod time;
 pub mod wire;

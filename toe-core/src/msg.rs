@@ -132,6 +132,13 @@ pub enum Down {
         /// Slot.
         sock: SockId,
     },
+    /// The slot of a finished flow is free again: give back the chunks of bytes that were never read.
+    Release {
+        /// App.
+        region: RegionId,
+        /// Slot.
+        sock: SockId,
+    },
     /// Retransmission time-out: resend the first unacknowledged segment, back off, restart the timer.
     Retransmit(FlowId),
     /// Send a zero-window or keep-alive probe and restart that timer.

@@ -42,9 +42,10 @@ pub struct Came {
     pub installs: Vec<Box<FlowInit>>,
     pub injected: Vec<(CoreId, Vec<u8>)>,
     pub kicks: Vec<(CoreId, SockId)>,
+    pub released: Vec<(CoreId, SockId)>,
     pub removed: Vec<(FlowId, i32, bool)>,
     pub others: Vec<Down>,
-    /// Kinds in order: t(ransmit) I(nstall) i(nject) k(ick) r(emove) o(ther).
+    /// Kinds in order: t(ransmit) I(nstall) i(nject) k(ick) r(emove) (re)l(ease) o(ther).
     pub order: String,
 }
 
@@ -129,6 +130,10 @@ impl Host {
                     Down::Kick { sock, .. } => {
                         came.kicks.push((core, sock));
                         'k'
+                    }
+                    Down::Release { sock, .. } => {
+                        came.released.push((core, sock));
+                        'l'
                     }
                     Down::Remove { flow, errno, reset } => {
                         came.removed.push((flow, errno, reset));

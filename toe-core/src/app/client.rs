@@ -80,6 +80,7 @@ pub struct Link {
     pub(super) proc: AtomicU32,
     pub(super) path: SocketPath,
     alive: u32,
+    cut_off: AtomicU32,
     kick_fds: ArrayVec<OwnedFd, MAX_WORKERS>,
     evset_fds: [AtomicI32; MAX_EVSETS],
     fd_base: i32,
@@ -108,6 +109,7 @@ impl Link {
         let in_range = reply.workers as usize == kick_fds.len() && (reply.proc as usize) < MAX_PROCS;
         (in_range && !kick_fds.is_empty()).then(|| Link {
             alive: page.get().alive.load(Acquire),
+            cut_off: AtomicU32::new(0),
             region,
             page,
             spin: SpinPolicy::new(DEFAULT_SPIN_NS),
@@ -124,7 +126,13 @@ impl Link {
     /// Is the daemon of this link gone?
     #[inline(always)]
     pub fn dead(&self) -> bool {
-        self.page.get().alive.load(Acquire) != self.alive
+        self.page.get().alive.load(Acquire) != self.alive || self.cut_off.load(Relaxed) != 0
+    }
+
+    /// The control connection was seen to be hung up: the daemon is gone, or wants no more of us.
+    pub fn cut_off(&self) {
+        self.cut_off.store(1, SeqCst);
+        self.pass_on_death();
     }
 
     /// What `alive` reads while the daemon lives.

@@ -40,6 +40,11 @@ impl<'a> EventSet<'a> {
         link.region.evset(id).map(|set| EventSet { link, set, id, fd })
     }
 
+    /// A set that was taken before.
+    pub fn cached(link: &'a Link, id: EvSetId) -> Option<EventSet<'a>> {
+        EventSet::of(link, id, link.evset_fd(id).ok()?)
+    }
+
     /// Gives the set back. No socket may be watched by it any more.
     pub fn give_back(self) {
         self.disarm();

@@ -6,7 +6,7 @@
 //! who owns it (a descriptor table, a test) calls [`Sock::release`] once for each process that lets go of it.
 //!
 //! `unsafe` stands in `iov.rs`, `send.rs`, `recv.rs` (copies between caller memory and chunks), `client.rs` (borrowing raw
-//! descriptors), `wait.rs` (clock_gettime) and `testing.rs`.
+//! descriptors), `wait.rs` (clock_gettime), `options.rs` (a zeroed tcp_info) and `testing/flows.rs`.
 
 pub mod client;
 pub mod evset;

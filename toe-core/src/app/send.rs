@@ -187,13 +187,17 @@ impl Sock<'_> {
         while src.left() > 0 {
             let room = self.room().min(usize::MAX as u64) as usize;
             if room == 0 {
+                self.slot.tx_tail.store(tail, Release);
                 return Ok(Pushed::Full);
             }
             let offset = (tail % CHUNK_SIZE as u64) as usize;
             let entry = &table[(tail / CHUNK_SIZE as u64) as usize % STREAM_CHUNKS];
             let fresh = offset == 0;
             let chunk = if fresh {
-                let Some(chunk) = self.link.region.layout().tx_pool.pop() else { return Ok(Pushed::NoChunk) };
+                let Some(chunk) = self.link.region.layout().tx_pool.pop() else {
+                    self.slot.tx_tail.store(tail, Release);
+                    return Ok(Pushed::NoChunk);
+                };
                 chunk
             } else {
                 entry.load(Relaxed)
@@ -206,19 +210,24 @@ impl Sock<'_> {
                     if fresh {
                         self.link.region.layout().tx_pool.push(chunk);
                     }
+                    self.slot.tx_tail.store(tail, Release);
                     return none.map(|_| Pushed::All);
                 }
             };
             entry.store(chunk, Relaxed);
             tail += n as u64;
             *done += n;
-            self.slot.tx_tail.store(tail, Release);
-            // The first bytes leave early, the rest in large steps; the caller kicks once more at the end.
-            if tail >= kick_at && src.left() > 0 {
-                self.link.kick(self.slot, self.id);
-                kick_at = tail + KICK_BYTES;
+            // A small rest is not published apart: it would leave as a small segment of its own.
+            if src.left() == 0 || src.left() >= CHUNK_SIZE {
+                self.slot.tx_tail.store(tail, Release);
+                // The first bytes leave early, the rest in large steps; the caller kicks once more at the end.
+                if tail >= kick_at && src.left() > 0 {
+                    self.link.kick(self.slot, self.id);
+                    kick_at = tail + KICK_BYTES;
+                }
             }
         }
+        self.slot.tx_tail.store(tail, Release);
         Ok(Pushed::All)
     }
 

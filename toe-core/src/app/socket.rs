@@ -196,14 +196,20 @@ impl<'a> Sock<'a> {
         self.ring().is_some_and(|r| r.head.load(Acquire) != r.tail.load(Acquire))
     }
 
-    /// Takes the oldest finished connection. `AGAIN`: none; `INVAL`: not a listener (any more).
-    pub fn try_accept(&self) -> Result<Sock<'a>, Errno> {
+    /// Is it a listener? EINVAL otherwise; ECONNABORTED after the daemon's death.
+    pub fn may_accept(&self) -> Result<(), Errno> {
         if self.state() != SockState::Listening {
             return Err(if self.link.dead() { Errno::CONNABORTED } else { Errno::INVAL });
         }
         if self.slot.app_flags.load(Relaxed) & app_flags::SHUT_RD != 0 {
             return Err(Errno::INVAL);
         }
+        Ok(())
+    }
+
+    /// Takes the oldest finished connection. `AGAIN`: none; `INVAL`: not a listener (any more).
+    pub fn try_accept(&self) -> Result<Sock<'a>, Errno> {
+        self.may_accept()?;
         let ring = self.ring().ok_or(Errno::INVAL)?;
         loop {
             let head = ring.head.load(Acquire);
@@ -232,23 +238,27 @@ impl<'a> Sock<'a> {
         self.link.kick(self.slot, self.id);
     }
 
-    /// Waits for a connection to accept.
+    /// Waits until [`try_accept`](Self::try_accept) has something to say other than "none yet".
+    pub fn wait_acceptable(&self, deadline: Option<u64>) -> Result<(), Errno> {
+        let s = self.slot;
+        let ready = || {
+            self.acceptable()
+                || s.state.load(Acquire) != SockState::Listening as u32
+                || s.app_flags.load(Acquire) & app_flags::SHUT_RD != 0
+        };
+        match self.link.wait(&s.rx_wait, deadline, ready) {
+            Ok(()) | Err(Stop::Dead) => Ok(()),
+            Err(Stop::Interrupted) => Err(Errno::INTR),
+            Err(Stop::TimedOut) => Err(Errno::AGAIN),
+        }
+    }
+
+    /// Takes a connection, waiting for one.
     pub fn accept(&self, deadline: Option<u64>) -> Result<Sock<'a>, Errno> {
         loop {
             match self.try_accept() {
-                Err(Errno::AGAIN) => {}
+                Err(Errno::AGAIN) => self.wait_acceptable(deadline)?,
                 other => return other,
-            }
-            let s = self.slot;
-            let ready = || {
-                self.acceptable()
-                    || s.state.load(Acquire) != SockState::Listening as u32
-                    || s.app_flags.load(Acquire) & app_flags::SHUT_RD != 0
-            };
-            match self.link.wait(&s.rx_wait, deadline, ready) {
-                Ok(()) | Err(Stop::Dead) => {}
-                Err(Stop::Interrupted) => return Err(Errno::INTR),
-                Err(Stop::TimedOut) => return Err(Errno::AGAIN),
             }
         }
     }

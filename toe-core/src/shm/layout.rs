@@ -511,7 +511,7 @@ const _: () = {
     assert!(size_of::<IndexPool<64>>() == 64 + 256);
     assert!(offset_of!(RegionLayout, header) == 0);
     assert!(offset_of!(RegionLayout, tx_arena) % 64 == 0);
-    assert!(REGION_SIZE % 4096 == 0);
+    assert!(REGION_SIZE.is_multiple_of(4096));
     assert!(size_of::<WorkerPage>() == 64);
     assert!(size_of::<DaemonPage>() == 4096);
     assert!(MAX_SOCKS == 64 * 64 * 16 && APP_SOCKS < MAX_SOCKS);

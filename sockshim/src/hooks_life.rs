@@ -1,0 +1,443 @@
+//! socket, bind, listen, accept, connect, shutdown.
+
+use crate::addr;
+use crate::ctx;
+use crate::log::say;
+use crate::offload::{self, Choice, choose, falls_back};
+use crate::sys::{self, check, libc_ret, ret, sys};
+use crate::table::{Entry, Held, Kind, Tables, cand, entry, get, tables};
+use core::net::SocketAddr;
+use core::sync::atomic::AtomicU32;
+use core::sync::atomic::Ordering::Relaxed;
+use libc::{c_int, sockaddr, socklen_t};
+use rustix::io::Errno;
+use toe_core::app::rules::{self, Action, Role};
+use toe_core::app::socket::Shut;
+use toe_core::app::wait::deadline_ms;
+use toe_core::app::{Link, Sock};
+use toe_core::shm::{SockState, app_flags};
+
+/// Numbers the kernel sockets that may become engine sockets.
+static GROUPS: AtomicU32 = AtomicU32::new(1);
+
+#[unsafe(no_mangle)]
+extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
+    let fd = sys!(SYS_socket, domain, kind, protocol);
+    if fd >= 0 {
+        fresh(fd as c_int);
+        let stream = kind & 0xf == libc::SOCK_STREAM && (protocol == 0 || protocol == libc::IPPROTO_TCP);
+        if stream && (domain == libc::AF_INET || domain == libc::AF_INET6) && ctx::init() {
+            let v6 = if domain == libc::AF_INET6 { cand::V6 } else { 0 };
+            let group = u64::from(GROUPS.fetch_add(1, Relaxed)) << cand::GROUP_SHIFT;
+            if let Some(t) = tables() {
+                t.enter(fd as c_int, Entry::candidate(v6 | group));
+            }
+        }
+    }
+    libc_ret(fd) as c_int
+}
+
+/// The kernel has given out a descriptor: what we knew of its number is stale.
+pub fn fresh(fd: c_int) {
+    if entry(fd).kind() != Kind::None
+        && let Some(t) = tables()
+    {
+        t.enter(fd, Entry(0));
+    }
+}
+
+/// From now on the kernel's.
+fn kernel_for_good(t: &Tables, fd: c_int) {
+    t.enter(fd, Entry(0));
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn bind(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int {
+    let raw = || libc_ret(sys!(SYS_bind, fd, address, len)) as c_int;
+    let (e, addr) = (entry(fd), addr::read(address, len));
+    match (e.kind(), addr, tables()) {
+        (Kind::Engine, _, _) => {
+            let Some(h) = get(fd) else { return raw() };
+            let outcome = match (h.sock.state(), addr) {
+                (SockState::New, Some(a)) => h.sock.bind(rules::plain(a)),
+                // A failed connect leaves an unbound socket.
+                (SockState::Closed, Some(a)) if !offload::is_set(&h.local.connect_told) => {
+                    h.sock.take_error();
+                    h.local.renew(h.tables).ok_or(Errno::INVAL).and_then(|s| s.bind(rules::plain(a)))
+                }
+                _ => Err(Errno::INVAL),
+            };
+            ret(outcome.map(|()| 0)) as c_int
+        }
+        (Kind::Candidate, Some(a), Some(t)) => {
+            if rules::plain(a).ip().is_unspecified() {
+                let r = raw();
+                if r == 0 {
+                    t.mark(fd, cand::WILD);
+                }
+                return r;
+            }
+            if let Choice::Engine(n, link) = choose(Role::Listen, a) {
+                match become_engine(t, fd, n, link, |s| s.bind(rules::plain(a))) {
+                    Err(e) if falls_back(e) => say!("fd {fd}: bind {a}: kernel ({e:?})"),
+                    outcome => return ret(outcome.map(|()| 0)) as c_int,
+                }
+            }
+            let r = raw();
+            if r == 0 {
+                t.mark(fd, cand::BOUND);
+            }
+            r
+        }
+        _ => raw(),
+    }
+}
+
+/// Takes a slot, gives it the socket's options, lets `ask` ask the engine, and puts it in the kernel socket's place.
+fn become_engine(
+    t: &'static Tables,
+    fd: c_int,
+    n: usize,
+    link: &'static Link,
+    ask: impl FnOnce(&Sock<'static>) -> Result<(), Errno>,
+) -> Result<(), Errno> {
+    let sock = Sock::create(link)?;
+    offload::import_options(fd, &sock);
+    let outcome = ask(&sock).and_then(|()| offload::replace(t, fd, n, sock));
+    if outcome.is_err() {
+        sock.release();
+    } else {
+        say!("fd {fd}: engine, slot {}", sock.id.0);
+    }
+    outcome
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
+    let raw = || libc_ret(sys!(SYS_listen, fd, backlog)) as c_int;
+    // As Linux: a negative backlog is a very large one.
+    let depth = (backlog as u32).min(65_535);
+    match (entry(fd).kind(), tables()) {
+        (Kind::Engine, _) => {
+            let Some(h) = get(fd) else { return raw() };
+            let outcome = match h.sock.state() {
+                SockState::New => h.sock.bind(any(is_v6(&h), 0)).and_then(|()| h.sock.listen(depth)),
+                SockState::Bound | SockState::Listening => h.sock.listen(depth),
+                _ => Err(Errno::INVAL),
+            };
+            ret(outcome.map(|()| 0)) as c_int
+        }
+        (Kind::Hybrid, _) => {
+            if let Some(h) = get(fd) {
+                let _ = h.sock.listen(depth);
+            }
+            raw()
+        }
+        (Kind::Candidate, Some(t)) => {
+            let r = raw();
+            if r == 0 && (entry(fd).has(cand::BOUND) || !also_engine(t, fd, depth)) {
+                kernel_for_good(t, fd);
+            }
+            r
+        }
+        _ => raw(),
+    }
+}
+
+fn any(v6: bool, port: u16) -> SocketAddr {
+    match v6 {
+        true => SocketAddr::new(core::net::Ipv6Addr::UNSPECIFIED.into(), port),
+        false => SocketAddr::new(core::net::Ipv4Addr::UNSPECIFIED.into(), port),
+    }
+}
+
+fn is_v6(h: &Held) -> bool {
+    offload::is_set(&h.local.v6)
+}
+
+/// A kernel socket listens on the wildcard address: the engine listens on the same port of its own addresses.
+fn also_engine(t: &'static Tables, fd: c_int, backlog: u32) -> bool {
+    let v6 = entry(fd).has(cand::V6);
+    let v6_only = v6 && offload::kernel_int(fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY) == Some(1);
+    let Some(port) = offload::kernel_name(fd).map(|a| a.port()) else { return false };
+    let Some((n, link)) = ctx::current() else { return false };
+    if rules::decide_wildcard(&link.region.layout().header, port, !v6_only, v6) != Action::Engine {
+        return false;
+    }
+    let Ok(sock) = Sock::create(link) else { return false };
+    offload::import_options(fd, &sock);
+    if let Err(e) = sock.bind(any(v6, port)).and_then(|()| sock.listen(backlog)) {
+        say!("fd {fd}: port {port} in the kernel only ({e:?})");
+        sock.release();
+        return false;
+    }
+    let Some(new) = t.new_local(n, sock.id, v6, Kind::Hybrid) else {
+        sock.release();
+        return false;
+    };
+    force_nonblocking(fd, &sock);
+    sock.slot.cookie.store(offload::cookie(fd), Relaxed);
+    let was = entry(fd);
+    if was.has(cand::DUP) {
+        t.each(|other, e| {
+            if other != fd && e.kind() == Kind::Candidate && e.0 >> cand::GROUP_SHIFT == was.0 >> cand::GROUP_SHIFT {
+                t.share(new);
+                t.swap(other, new);
+            }
+        });
+    }
+    t.swap(fd, new);
+    if was.has(cand::IN_EPOLL) {
+        crate::epset::candidate_moved(t, fd);
+    }
+    say!("fd {fd}: port {port} in the kernel and in the engine, slot {}", sock.id.0);
+    true
+}
+
+/// Two queues feed one accept, so neither may block: the kernel's listener is made non-blocking, and what the program believes
+/// is kept in the slot.
+fn force_nonblocking(fd: c_int, sock: &Sock<'_>) {
+    let status = sys!(SYS_fcntl, fd, libc::F_GETFL).max(0) as c_int;
+    sock.set_flag(app_flags::NONBLOCK, status & libc::O_NONBLOCK != 0, false);
+    sys!(SYS_fcntl, fd, libc::F_SETFL, status | libc::O_NONBLOCK);
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn accept(fd: c_int, address: *mut sockaddr, len: *mut socklen_t) -> c_int {
+    accept4(fd, address, len, 0)
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn accept4(fd: c_int, address: *mut sockaddr, len: *mut socklen_t, flags: c_int) -> c_int {
+    let Some(h) = get(fd) else { return raw_accept(fd, address, len, flags) };
+    if flags & !(libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK) != 0 {
+        sys::set_errno(libc::EINVAL);
+        return -1;
+    }
+    let outcome =
+        if h.hybrid { accept_either(&h, fd, address, len, flags) } else { accept_engine(&h, address, len, flags) };
+    ret(outcome.map(|fd| fd as usize)) as c_int
+}
+
+fn raw_accept(fd: c_int, address: *mut sockaddr, len: *mut socklen_t, flags: c_int) -> c_int {
+    let new = sys!(SYS_accept4, fd, address, len, flags);
+    if new >= 0 {
+        fresh(new as c_int);
+    }
+    libc_ret(new) as c_int
+}
+
+fn accept_engine(h: &Held, address: *mut sockaddr, len: *mut socklen_t, flags: c_int) -> Result<c_int, Errno> {
+    let deadline = deadline_ms(h.sock.slot.rcv_timeo_ms.load(Relaxed));
+    loop {
+        h.sock.may_accept()?;
+        if !h.sock.acceptable() {
+            if h.sock.nonblocking() {
+                return Err(Errno::AGAIN);
+            }
+            h.sock.wait_acceptable(deadline)?;
+        }
+        match take(h, address, len, flags) {
+            Err(Errno::AGAIN) if !h.sock.nonblocking() => {}
+            other => return other,
+        }
+    }
+}
+
+/// A descriptor first, as in the kernel: without one, the connection stays in the queue.
+fn take(h: &Held, address: *mut sockaddr, len: *mut socklen_t, flags: c_int) -> Result<c_int, Errno> {
+    let fd = offload::placeholder(flags)?;
+    let outcome = take_as(h, fd, address, len, flags);
+    if outcome.is_err() {
+        sys::close(fd);
+    }
+    outcome
+}
+
+fn take_as(h: &Held, fd: c_int, address: *mut sockaddr, len: *mut socklen_t, flags: c_int) -> Result<c_int, Errno> {
+    let sock = h.sock.try_accept()?;
+    sock.set_flag(app_flags::NONBLOCK, flags & libc::SOCK_NONBLOCK != 0, false);
+    sock.slot.cookie.store(offload::cookie(fd), Relaxed);
+    let v6 = is_v6(h);
+    let Some(new) = h.tables.new_local(h.local.link(), sock.id, v6, Kind::Engine) else {
+        sock.release();
+        return Err(Errno::NOBUFS);
+    };
+    h.tables.connected(new);
+    h.tables.enter(fd, new);
+    addr::write(address, len, sock.slot.remote.load(), v6)?;
+    Ok(fd)
+}
+
+/// From a hybrid listener: whichever side has a connection.
+fn accept_either(
+    h: &Held,
+    fd: c_int,
+    address: *mut sockaddr,
+    len: *mut socklen_t,
+    flags: c_int,
+) -> Result<c_int, Errno> {
+    let deadline = deadline_ms(h.sock.slot.rcv_timeo_ms.load(Relaxed));
+    loop {
+        if h.sock.acceptable() && h.sock.state() == SockState::Listening {
+            match take(h, address, len, flags) {
+                Err(Errno::AGAIN | Errno::INVAL) => {}
+                other => return other,
+            }
+        }
+        match check(sys!(SYS_accept4, fd, address, len, flags)) {
+            Ok(new) => {
+                fresh(new as c_int);
+                return Ok(new as c_int);
+            }
+            Err(Errno::AGAIN) if !h.sock.nonblocking() => {}
+            Err(e) => return Err(e),
+        }
+        let mut p = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+        match crate::poll::poll_some(core::slice::from_mut(&mut p), deadline, core::ptr::null()) {
+            Ok(0) => return Err(Errno::AGAIN),
+            // poll is never restarted by the kernel, accept is.
+            Err(Errno::INTR) if deadline.is_none() && ctx::handlers_restart() => {}
+            Err(e) => return Err(e),
+            Ok(_) => {}
+        }
+    }
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn connect(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int {
+    let raw = || libc_ret(sys!(SYS_connect, fd, address, len)) as c_int;
+    let (e, addr) = (entry(fd), addr::read(address, len));
+    match (e.kind(), addr, tables()) {
+        (Kind::Engine, _, _) => match get(fd) {
+            Some(h) => ret(connect_engine(&h, addr).map(|()| 0)) as c_int,
+            None => raw(),
+        },
+        (Kind::Candidate, Some(a), Some(t)) => ret(connect_candidate(t, fd, a, raw).map(|r| r as usize)) as c_int,
+        _ => raw(),
+    }
+}
+
+fn connect_candidate(t: &'static Tables, fd: c_int, a: SocketAddr, raw: impl Fn() -> c_int) -> Result<c_int, Errno> {
+    let e = entry(fd);
+    if !e.has(cand::BOUND) {
+        let target = to_self(rules::plain(a));
+        match choose(Role::Connect, target) {
+            Choice::Refuse => return Err(Errno::NETUNREACH),
+            Choice::Engine(n, link) => match connect_via(t, fd, n, link, target) {
+                Err(e) if falls_back(e) => say!("fd {fd}: connect {a}: kernel ({e:?})"),
+                outcome => return outcome.map(|()| 0),
+            },
+            Choice::Kernel => {}
+        }
+    }
+    let r = raw();
+    if r == 0 || errno() == libc::EINPROGRESS {
+        kernel_for_good(t, fd);
+    }
+    // -1 with errno set is passed through by `ret` as it is.
+    Ok(r)
+}
+
+/// Connecting to the wildcard address means this host.
+fn to_self(a: SocketAddr) -> SocketAddr {
+    match a {
+        SocketAddr::V4(v) if v.ip().is_unspecified() => {
+            SocketAddr::new(core::net::Ipv4Addr::LOCALHOST.into(), v.port())
+        }
+        SocketAddr::V6(v) if v.ip().is_unspecified() => {
+            SocketAddr::new(core::net::Ipv6Addr::LOCALHOST.into(), v.port())
+        }
+        other => other,
+    }
+}
+
+fn errno() -> c_int {
+    // SAFETY: this thread's errno.
+    unsafe { *libc::__errno_location() }
+}
+
+fn connect_via(t: &'static Tables, fd: c_int, n: usize, link: &'static Link, a: SocketAddr) -> Result<(), Errno> {
+    let port = if entry(fd).has(cand::WILD) { offload::kernel_name(fd).map_or(0, |a| a.port()) } else { 0 };
+    become_engine(t, fd, n, link, |s| {
+        if port != 0 {
+            s.bind(any(a.is_ipv6(), port))?;
+        }
+        s.connect(a)
+    })?;
+    match get(fd) {
+        Some(h) => finish_connect(&h),
+        None => Err(Errno::BADF),
+    }
+}
+
+/// A connection attempt is under way: waits for its end, unless non-blocking.
+fn finish_connect(h: &Held) -> Result<(), Errno> {
+    let told = || h.local.connect_told.store(1, Relaxed);
+    match h.sock.state() {
+        // A non-blocking connect may end before we look; Linux says so over loopback as well.
+        SockState::Connecting if h.sock.nonblocking() => return Err(Errno::INPROGRESS),
+        SockState::Established => {
+            told();
+            return Ok(());
+        }
+        _ => {}
+    }
+    if h.sock.nonblocking() {
+        // The failure is for SO_ERROR or the next connect.
+        return Err(Errno::INPROGRESS);
+    }
+    let deadline = deadline_ms(h.sock.slot.snd_timeo_ms.load(Relaxed));
+    match h.sock.wait_connected(deadline) {
+        Err(Errno::AGAIN) => Err(Errno::INPROGRESS),
+        Ok(()) => {
+            told();
+            Ok(())
+        }
+        other => other,
+    }
+}
+
+fn connect_engine(h: &Held, addr: Option<SocketAddr>) -> Result<(), Errno> {
+    let target = to_self(rules::plain(addr.ok_or(Errno::AFNOSUPPORT)?));
+    match h.sock.state() {
+        SockState::Established if h.local.connect_told.swap(1, Relaxed) == 0 => Ok(()),
+        SockState::Established => Err(Errno::ISCONN),
+        SockState::Listening => Err(Errno::ISCONN),
+        SockState::Connecting if h.sock.nonblocking() => Err(Errno::ALREADY),
+        SockState::Connecting => finish_connect(h),
+        SockState::New | SockState::Bound => {
+            h.sock.connect(target)?;
+            finish_connect(h)
+        }
+        SockState::Closed | SockState::Free => match h.sock.take_error() {
+            Some(e) => Err(e),
+            None if offload::is_set(&h.local.connect_told) => Err(Errno::ISCONN),
+            None => {
+                let sock = h.local.renew(h.tables).ok_or(Errno::CONNABORTED)?;
+                sock.connect(target)?;
+                let again = h.again().ok_or(Errno::BADF)?;
+                finish_connect(&again)
+            }
+        },
+    }
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
+    let Some(h) = get(fd) else { return libc_ret(sys!(SYS_shutdown, fd, how)) as c_int };
+    let half = match how {
+        libc::SHUT_RD => Shut::Read,
+        libc::SHUT_WR => Shut::Write,
+        libc::SHUT_RDWR => Shut::Both,
+        _ => {
+            sys::set_errno(libc::EINVAL);
+            return -1;
+        }
+    };
+    let outcome = h.sock.shutdown(half);
+    if h.hybrid {
+        return libc_ret(sys!(SYS_shutdown, fd, how)) as c_int;
+    }
+    ret(outcome.map(|()| 0)) as c_int
+}

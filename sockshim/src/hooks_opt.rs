@@ -1,0 +1,296 @@
+//! Options, names, ioctl.
+
+use crate::addr;
+use crate::offload;
+use crate::sys::{self, check, libc_ret, ret, sys};
+use crate::table::{Held, Kind, cand, entry, get, stream, tables};
+use core::sync::atomic::Ordering::Relaxed;
+use libc::{IPPROTO_IP, IPPROTO_IPV6, IPPROTO_TCP, SOL_SOCKET, c_int, c_void, sockaddr, socklen_t};
+use rustix::io::Errno;
+use toe_core::shm::{SockState, app_flags};
+
+#[unsafe(no_mangle)]
+extern "C" fn setsockopt(fd: c_int, level: c_int, name: c_int, value: *const c_void, len: socklen_t) -> c_int {
+    let raw = || sys!(SYS_setsockopt, fd, level, name, value, len);
+    match entry(fd).kind() {
+        Kind::Candidate => {
+            let r = raw();
+            if r == 0
+                && let Some(t) = tables()
+            {
+                t.mark(fd, cand::OPTS | buffer_bit(level, name));
+            }
+            libc_ret(r) as c_int
+        }
+        Kind::Engine => match stream(fd) {
+            Some(h) => ret(set(&h, fd, level, name, value, len)) as c_int,
+            None => libc_ret(raw()) as c_int,
+        },
+        Kind::Hybrid => {
+            let r = raw();
+            if let (0, Some(h), Ok(v)) = (r, get(fd), int(value, len)) {
+                let _ = h.sock.set_option(level, name, v);
+                adopt_timeout(&h, fd, level, name);
+            }
+            libc_ret(r) as c_int
+        }
+        _ => libc_ret(raw()) as c_int,
+    }
+}
+
+fn buffer_bit(level: c_int, name: c_int) -> u64 {
+    match (level, name) {
+        (SOL_SOCKET, libc::SO_SNDBUF) => cand::SNDBUF,
+        (SOL_SOCKET, libc::SO_RCVBUF) => cand::RCVBUF,
+        _ => 0,
+    }
+}
+
+fn int(value: *const c_void, len: socklen_t) -> Result<c_int, Errno> {
+    if value.is_null() {
+        return Err(Errno::FAULT);
+    }
+    if (len as usize) < size_of::<c_int>() {
+        return Err(Errno::INVAL);
+    }
+    // SAFETY: the program passed `len` readable bytes.
+    Ok(unsafe { value.cast::<c_int>().read_unaligned() })
+}
+
+fn set(h: &Held, fd: c_int, level: c_int, name: c_int, value: *const c_void, len: socklen_t) -> Result<usize, Errno> {
+    match level {
+        SOL_SOCKET => set_socket(h, fd, name, value, len),
+        IPPROTO_TCP => set_tcp(h, name, value, len),
+        IPPROTO_IP | IPPROTO_IPV6 => {
+            let v = int(value, len).or_else(|e| byte(value, len).ok_or(e))?;
+            match h.sock.set_option(level, name, v) {
+                // Nothing that would change what TCP does: accepted, as on a kernel socket.
+                Err(Errno::NOPROTOOPT) if harmless(level, name) => Ok(0),
+                other => other.map(|()| 0),
+            }
+        }
+        _ => Err(Errno::NOPROTOOPT),
+    }
+}
+
+/// The IP level takes single bytes too.
+fn byte(value: *const c_void, len: socklen_t) -> Option<c_int> {
+    // SAFETY: the program passed `len` readable bytes.
+    (!value.is_null() && len >= 1).then(|| unsafe { value.cast::<u8>().read() }.into())
+}
+
+fn harmless(level: c_int, name: c_int) -> bool {
+    const IP_RECVERR: c_int = 11;
+    const IPV6_RECVERR: c_int = 25;
+    const IP_MTU_DISCOVER: c_int = 10;
+    const IP_BIND_ADDRESS_NO_PORT: c_int = 24;
+    match level {
+        IPPROTO_IP => matches!(name, IP_RECVERR | IP_MTU_DISCOVER | IP_BIND_ADDRESS_NO_PORT),
+        _ => name == IPV6_RECVERR,
+    }
+}
+
+fn set_socket(h: &Held, fd: c_int, name: c_int, value: *const c_void, len: socklen_t) -> Result<usize, Errno> {
+    if name == libc::SO_REUSEPORT {
+        // AF_UNIX refuses it.
+        return h.sock.set_option(SOL_SOCKET, name, int(value, len)?).map(|()| 0);
+    }
+    // The placeholder checks and remembers; the slot gets what means something to the engine.
+    check(sys!(SYS_setsockopt, fd, SOL_SOCKET, name, value, len))?;
+    adopt_timeout(h, fd, SOL_SOCKET, name);
+    let v = int(value, len).unwrap_or(0);
+    if name == libc::SO_LINGER {
+        // SAFETY: the kernel has accepted the same bytes as a struct linger.
+        let seconds = unsafe { value.cast::<c_int>().add(1).read_unaligned() };
+        h.sock.set_flag(app_flags::LINGER_RST, v != 0 && seconds == 0, false);
+    } else {
+        match h.sock.set_option(SOL_SOCKET, name, v) {
+            Ok(()) | Err(Errno::NOPROTOOPT) => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(0)
+}
+
+/// Time-outs that the kernel socket has just accepted.
+fn adopt_timeout(h: &Held, fd: c_int, level: c_int, name: c_int) {
+    // The numbers with 64-bit time as well.
+    let (rcv, snd) = ([libc::SO_RCVTIMEO, 66], [libc::SO_SNDTIMEO, 67]);
+    if level != SOL_SOCKET {
+        return;
+    }
+    if rcv.contains(&name) {
+        let ms = offload::kernel_timeout(fd, libc::SO_RCVTIMEO).unwrap_or(0);
+        h.sock.slot.rcv_timeo_ms.store(ms, Relaxed);
+    } else if snd.contains(&name) {
+        let ms = offload::kernel_timeout(fd, libc::SO_SNDTIMEO).unwrap_or(0);
+        h.sock.slot.snd_timeo_ms.store(ms, Relaxed);
+    }
+}
+
+fn set_tcp(h: &Held, name: c_int, value: *const c_void, len: socklen_t) -> Result<usize, Errno> {
+    match name {
+        libc::TCP_CONGESTION => {
+            if value.is_null() || len == 0 {
+                return Err(Errno::INVAL);
+            }
+            // SAFETY: the program passed `len` readable bytes.
+            let bytes = unsafe { core::slice::from_raw_parts(value.cast::<u8>(), (len as usize).min(15)) };
+            let name = bytes.split(|&b| b == 0).next().unwrap_or(&[]);
+            match name {
+                b"cubic" => h.sock.set_flag(app_flags::RENO, false, true),
+                b"reno" => h.sock.set_flag(app_flags::RENO, true, true),
+                _ => return Err(Errno::NOENT),
+            }
+            Ok(0)
+        }
+        // Programs take the plain path after ENOENT.
+        libc::TCP_ULP => Err(Errno::NOENT),
+        libc::TCP_DEFER_ACCEPT | libc::TCP_WINDOW_CLAMP | libc::TCP_FASTOPEN | TCP_FASTOPEN_CONNECT => {
+            int(value, len).map(|_| 0)
+        }
+        _ => h.sock.set_option(IPPROTO_TCP, name, int(value, len)?).map(|()| 0),
+    }
+}
+
+const TCP_FASTOPEN_CONNECT: c_int = 30;
+
+#[unsafe(no_mangle)]
+extern "C" fn getsockopt(fd: c_int, level: c_int, name: c_int, value: *mut c_void, len: *mut socklen_t) -> c_int {
+    match stream(fd) {
+        Some(h) => ret(get_option(&h, fd, level, name, value, len)) as c_int,
+        None => libc_ret(sys!(SYS_getsockopt, fd, level, name, value, len)) as c_int,
+    }
+}
+
+fn get_option(
+    h: &Held,
+    fd: c_int,
+    level: c_int,
+    name: c_int,
+    value: *mut c_void,
+    len: *mut socklen_t,
+) -> Result<usize, Errno> {
+    if level == SOL_SOCKET && name == libc::SO_DOMAIN {
+        let domain = if offload::is_set(&h.local.v6) { libc::AF_INET6 } else { libc::AF_INET };
+        return put(value, len, &domain.to_ne_bytes());
+    }
+    match (level, name) {
+        (l, _) if ![SOL_SOCKET, IPPROTO_TCP, IPPROTO_IP, IPPROTO_IPV6].contains(&l) => Err(Errno::OPNOTSUPP),
+        (IPPROTO_TCP, libc::TCP_INFO) => {
+            let info = h.sock.tcp_info();
+            // SAFETY: plain integers without padding that matters, read as bytes.
+            let bytes = unsafe { core::slice::from_raw_parts((&raw const info).cast::<u8>(), size_of_val(&info)) };
+            put(value, len, bytes)
+        }
+        (IPPROTO_TCP, libc::TCP_CONGESTION) => {
+            let reno = h.sock.slot.app_flags.load(Relaxed) & app_flags::RENO != 0;
+            let mut padded = [0u8; 16];
+            let name: &[u8] = if reno { b"reno" } else { b"cubic" };
+            padded[..name.len()].copy_from_slice(name);
+            put(value, len, &padded)
+        }
+        (IPPROTO_TCP, libc::TCP_DEFER_ACCEPT | libc::TCP_WINDOW_CLAMP | libc::TCP_FASTOPEN | TCP_FASTOPEN_CONNECT) => {
+            put(value, len, &0i32.to_ne_bytes())
+        }
+        _ => match h.sock.get_option(level, name) {
+            Ok(v) => put(value, len, &v.to_ne_bytes()),
+            // The placeholder remembers.
+            Err(_) if level == SOL_SOCKET => check(sys!(SYS_getsockopt, fd, level, name, value, len)),
+            Err(_) if harmless(level, name) => put(value, len, &0i32.to_ne_bytes()),
+            Err(e) => Err(e),
+        },
+    }
+}
+
+fn put(value: *mut c_void, len: *mut socklen_t, bytes: &[u8]) -> Result<usize, Errno> {
+    if value.is_null() || len.is_null() {
+        return Err(Errno::FAULT);
+    }
+    // SAFETY: the program's buffer and its length word.
+    unsafe {
+        let room = len.read_unaligned();
+        if (room as i32) < 0 {
+            return Err(Errno::INVAL);
+        }
+        let n = (room as usize).min(bytes.len());
+        core::ptr::copy_nonoverlapping(bytes.as_ptr(), value.cast::<u8>(), n);
+        len.write_unaligned(n as socklen_t);
+    }
+    Ok(0)
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn getsockname(fd: c_int, address: *mut sockaddr, len: *mut socklen_t) -> c_int {
+    let Some(h) = stream(fd) else { return libc_ret(sys!(SYS_getsockname, fd, address, len)) as c_int };
+    ret(addr::write(address, len, h.sock.local(), offload::is_set(&h.local.v6)).map(|()| 0)) as c_int
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn getpeername(fd: c_int, address: *mut sockaddr, len: *mut socklen_t) -> c_int {
+    let Some(h) = stream(fd) else { return libc_ret(sys!(SYS_getpeername, fd, address, len)) as c_int };
+    let outcome = h.sock.peer().and_then(|peer| addr::write(address, len, Some(peer), offload::is_set(&h.local.v6)));
+    ret(outcome.map(|()| 0)) as c_int
+}
+
+/// SIOCATMARK and SIOCOUTQNSD are not in libc for all targets.
+const SIOCATMARK: u64 = 0x8905;
+const SIOCOUTQNSD: u64 = 0x894B;
+
+#[unsafe(no_mangle)]
+extern "C" fn ioctl(fd: c_int, request: libc::c_ulong, arg: usize) -> c_int {
+    let Some(h) = get(fd) else { return libc_ret(sys!(SYS_ioctl, fd, request, arg)) as c_int };
+    ret(control(&h, fd, request, arg)) as c_int
+}
+
+fn control(h: &Held, fd: c_int, request: libc::c_ulong, arg: usize) -> Result<usize, Errno> {
+    if request == libc::FIONBIO {
+        let on = int(arg as *const c_void, 4)?;
+        if !h.hybrid {
+            check(sys!(SYS_ioctl, fd, request, arg))?;
+        }
+        h.sock.set_flag(app_flags::NONBLOCK, on != 0, false);
+        return Ok(0);
+    }
+    if h.hybrid {
+        return check(sys!(SYS_ioctl, fd, request, arg));
+    }
+    let (unsent, unacked) = h.sock.unsent_and_unacked();
+    let value = match request {
+        libc::FIONREAD if h.sock.state() == SockState::Listening => return Err(Errno::INVAL),
+        libc::FIONREAD => h.sock.available(),
+        libc::TIOCOUTQ => unacked,
+        SIOCOUTQNSD => unsent,
+        SIOCATMARK => 0,
+        _ => return check(sys!(SYS_ioctl, fd, request, arg)),
+    };
+    if arg == 0 {
+        return Err(Errno::FAULT);
+    }
+    // SAFETY: the program's int.
+    unsafe { (arg as *mut c_int).write_unaligned(value.min(i32::MAX as u64) as c_int) };
+    Ok(0)
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn sockatmark(fd: c_int) -> c_int {
+    if stream(fd).is_some() {
+        return 0;
+    }
+    let mut mark: c_int = 0;
+    let r = sys!(SYS_ioctl, fd, SIOCATMARK, &raw mut mark);
+    if r < 0 { libc_ret(r) as c_int } else { mark }
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn isfdtype(fd: c_int, kind: c_int) -> c_int {
+    let mut st = [0u64; 32];
+    let r = sys!(SYS_fstat, fd, st.as_mut_ptr());
+    if r < 0 {
+        return libc_ret(r) as c_int;
+    }
+    // SAFETY: the kernel has filled in a stat that fits.
+    let mode = unsafe { (*st.as_ptr().cast::<libc::stat>()).st_mode };
+    sys::set_errno(0);
+    (mode & libc::S_IFMT == kind as libc::mode_t).into()
+}

@@ -1,0 +1,203 @@
+//! The built shim under real programs, against the test daemon of `toe-core`: what a program sees must be what it sees on kernel
+//! sockets. Needs python3 and a C compiler; without them the tests say so and do nothing.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+use toe_core::app::testing::LoopDaemon;
+
+/// Nothing here takes longer on a slow and busy machine; what does is hung.
+const LIMIT: Duration = Duration::from_secs(120);
+
+fn shim() -> PathBuf {
+    // target/<profile>/deps/preload-… → target/<profile>
+    let exe = std::env::current_exe().unwrap();
+    let deps = exe.parent().unwrap();
+    [deps.parent().unwrap(), deps]
+        .iter()
+        .map(|d| d.join("libsockshim.so"))
+        .find(|p| p.exists())
+        .expect("the built shim")
+}
+
+/// A directory that goes away, with its daemon.
+struct Dir(PathBuf);
+
+impl Dir {
+    fn new(name: &str) -> Dir {
+        let dir = std::env::temp_dir().join(format!("toe-shim-{name}-{}", std::process::id()));
+        std::fs::create_dir(&dir).unwrap();
+        Dir(dir)
+    }
+}
+
+impl Drop for Dir {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn have_python() -> bool {
+    let found = Command::new("python3").arg("-c").arg("").status().is_ok_and(|s| s.success());
+    if !found {
+        eprintln!("skipped: no python3");
+    }
+    found
+}
+
+fn preloaded(program: &str, dir: &Path) -> Command {
+    let mut c = Command::new(program);
+    c.env("LD_PRELOAD", shim()).env("TOE_SOCKET", dir.join("toed.sock"));
+    c
+}
+
+/// Runs to the end and returns standard output; a hung program is killed and fails the test.
+fn output(command: &mut Command) -> String {
+    // No byte code left beside the scripts.
+    let mut child = command.env("PYTHONDONTWRITEBYTECODE", "1").stdout(Stdio::piped()).spawn().unwrap();
+    let mut out = child.stdout.take().unwrap();
+    let reader = std::thread::spawn(move || {
+        let mut text = String::new();
+        std::io::Read::read_to_string(&mut out, &mut text).map(|_| text)
+    });
+    let (done, finished) = std::sync::mpsc::channel::<()>();
+    let pid = child.id() as i32;
+    let guard = std::thread::spawn(move || {
+        if finished.recv_timeout(LIMIT) == Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
+            // SAFETY: our own child, not yet waited for.
+            unsafe { libc::kill(pid, libc::SIGKILL) };
+        }
+    });
+    let text = reader.join().unwrap().unwrap();
+    drop(done);
+    guard.join().unwrap();
+    let status = child.wait().unwrap();
+    assert!(status.success(), "{status}\n{text}");
+    text
+}
+
+fn cases() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cases.py")
+}
+
+#[test]
+fn shim_on_equals_shim_off() {
+    if !have_python() {
+        return;
+    }
+    let dir = Dir::new("cases");
+    let _daemon = LoopDaemon::start(&dir.0).unwrap();
+    let kernel = output(Command::new("python3").arg(cases()).arg("127.0.0.1"));
+    let engine = output(preloaded("python3", &dir.0).arg(cases()).arg("127.77.0.1"));
+    let differing: Vec<_> = kernel.lines().zip(engine.lines()).filter(|(k, e)| k != e).collect();
+    assert!(differing.is_empty(), "{differing:#?}");
+    assert_eq!(kernel.lines().count(), engine.lines().count());
+    assert!(kernel.lines().count() > 100 && !kernel.contains("raised"), "{kernel}");
+}
+
+#[test]
+fn without_a_daemon_all_is_the_kernels() {
+    if !have_python() {
+        return;
+    }
+    let dir = Dir::new("alone");
+    let kernel = output(Command::new("python3").arg(cases()).arg("127.0.0.1"));
+    let shimmed = output(preloaded("python3", &dir.0).arg(cases()).arg("127.0.0.1"));
+    assert_eq!(kernel, shimmed);
+}
+
+/// The first connection is made by rule, so both ends must be engine sockets; the daemon dies; blocked calls end; new sockets
+/// are the kernel's; a new daemon is found.
+const DEATH: &str = r#"
+import socket, select, sys, threading, os, struct
+def placeholder(s):
+    # An engine socket's descriptor is an AF_UNIX socket to the kernel.
+    inode = os.readlink("/proc/self/fd/%d" % s.fileno())[len("socket:["):-1]
+    return any(line.split()[6] == inode for line in open("/proc/net/unix"))
+def pair():
+    l = socket.create_server(("127.77.0.1", 0))
+    c = socket.create_connection(l.getsockname())
+    return c, l.accept()[0]
+c, s = pair()
+engine = placeholder(c), placeholder(s)
+ep = select.epoll(); ep.register(s, select.EPOLLIN)
+result = {}
+def run(name, call):
+    def body():
+        try: result[name] = call()
+        except OSError as e: result[name] = type(e).__name__
+    t = threading.Thread(target=body); t.start(); return t
+p = select.poll(); p.register(c, select.POLLIN)
+ts = [run("recv", lambda: s.recv(1)), run("recv2", lambda: c.recv(1)), run("poll", lambda: len(p.poll())), run("epoll", lambda: len(ep.poll()))]
+print(*engine, flush=True)
+sys.stdin.readline()
+for t in ts: t.join()
+print(sorted(result.items()), flush=True)
+c2, s2 = pair()
+print(placeholder(c2), flush=True)
+c2.sendall(b"kernel"); print(s2.recv(10), flush=True)
+sys.stdin.readline()
+while True:
+    try:
+        c3, s3 = pair()
+        if placeholder(c3): break
+    except ConnectionRefusedError: pass  # the listener was still the kernel's, the client the engine's
+c3.sendall(b"again"); print(s3.recv(10), flush=True)
+"#;
+
+#[test]
+fn a_daemon_dies_and_another_comes() {
+    use std::io::{BufRead, Write};
+    if !have_python() {
+        return;
+    }
+    let dir = Dir::new("death");
+    let mut daemon = LoopDaemon::start(&dir.0).unwrap();
+    let mut child =
+        preloaded("python3", &dir.0).args(["-c", DEATH]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut input = child.stdin.take().unwrap();
+    let mut lines = std::io::BufReader::new(child.stdout.take().unwrap()).lines();
+    let mut line = || lines.next().unwrap().unwrap();
+    assert_eq!(line(), "True True");
+    daemon.kill();
+    input.write_all(b"\n").unwrap();
+    let got = line();
+    assert_eq!(got, "[('epoll', 1), ('poll', 1), ('recv', 'ConnectionResetError'), ('recv2', 'ConnectionResetError')]");
+    assert_eq!(line(), "False");
+    assert_eq!(line(), "b'kernel'");
+    let _second = LoopDaemon::start(&dir.0).unwrap();
+    input.write_all(b"\n").unwrap();
+    assert_eq!(line(), "b'again'");
+    assert!(child.wait().unwrap().success());
+}
+
+#[test]
+fn signals_as_c_programs_see_them() {
+    let dir = Dir::new("signals");
+    let program = dir.0.join("signals");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/signals.c");
+    let built = Command::new("cc").args(["-O2", "-D_FORTIFY_SOURCE=2", "-o"]).arg(&program).arg(&source).status();
+    if !built.is_ok_and(|s| s.success()) {
+        eprintln!("skipped: no C compiler");
+        return;
+    }
+    let program = program.to_str().unwrap();
+    let _daemon = LoopDaemon::start(&dir.0).unwrap();
+    let kernel = output(Command::new(program).arg("127.0.0.1"));
+    let engine = output(preloaded(program, &dir.0).arg("127.77.0.1"));
+    assert_eq!(kernel, engine);
+    assert_eq!(kernel.lines().count(), 18, "{kernel}");
+}
+
+#[test]
+fn few_descriptors() {
+    if !have_python() {
+        return;
+    }
+    let dir = Dir::new("few");
+    let _daemon = LoopDaemon::start(&dir.0).unwrap();
+    let script =
+        format!("ulimit -n 64; exec python3 {} 127.77.0.1 life shutdown epoll fork sendfile", cases().display());
+    let out = output(preloaded("sh", &dir.0).args(["-c", &script]));
+    assert!(out.contains("sendfile 0 ([True], 0)") && !out.contains("raised"), "{out}");
+}

@@ -1,0 +1,62 @@
+//! Acceptance: unmodified programs over the engine, on PCIeLINK between two daemons and on TAP against the kernel's TCP.
+//! Each test names itself when it is skipped (no namespaces, or a program is missing outside CI).
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod bulk;
+mod capture;
+mod failure;
+mod idle;
+mod programs;
+mod python;
+mod web;
+
+use common::{Rig, RigSpec, Side};
+
+/// Which end serves over which link.
+#[derive(Clone, Copy, Debug)]
+enum Pairing {
+    /// Two engines.
+    PcieLink,
+    /// The engine serves, the kernel's TCP is the client.
+    TapServer,
+    /// The kernel's TCP serves, the engine is the client.
+    TapClient,
+}
+
+/// Builds the rig and hands out (rig, server, client).
+fn on(pairing: Pairing, test: &str, spec: &RigSpec, body: impl FnOnce(&Rig, &Side, &Side)) {
+    let rig = match pairing {
+        Pairing::PcieLink => Rig::pcielink(test, spec),
+        _ => Rig::tap(test, spec),
+    };
+    let Some(rig) = rig else { return };
+    let (server, client) = match pairing {
+        Pairing::TapServer => rig.a_serves(),
+        _ => rig.b_serves(),
+    };
+    body(&rig, server, client);
+}
+
+/// Three tests of one function `fn(Pairing, &str)`: over each pairing.
+macro_rules! on_each_pairing {
+    ($($body:ident),* $(,)?) => { $(
+        mod $body {
+            use crate::Pairing;
+            #[test]
+            fn pcielink() {
+                super::$body(Pairing::PcieLink, concat!(module_path!(), "::pcielink"));
+            }
+            #[test]
+            fn tap_server() {
+                super::$body(Pairing::TapServer, concat!(module_path!(), "::tap_server"));
+            }
+            #[test]
+            fn tap_client() {
+                super::$body(Pairing::TapClient, concat!(module_path!(), "::tap_client"));
+            }
+        }
+    )* };
+}
+pub(crate) use on_each_pairing;
