@@ -118,6 +118,13 @@ impl Rule {
         role && port && self.cidr.is_none_or(|c| c.contains(addr.ip()))
     }
 
+    /// Does a listener on the wildcard address `addr` get connections by this rule?
+    pub fn listens_on(&self, addr: SocketAddr) -> bool {
+        let family = self.cidr.is_none_or(|c| c.addr.is_ipv4() == addr.is_ipv4());
+        let port = (self.ports.0..=self.ports.1).contains(&addr.port());
+        self.stack == Stack::Toe && self.role != RuleRole::Connect && family && port
+    }
+
     fn role_bits(&self) -> u32 {
         match self.role {
             RuleRole::Connect => 1,

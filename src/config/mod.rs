@@ -145,8 +145,13 @@ pub struct ConfigArgs {
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The file cannot be read.
-    #[error("{}: {1}", .0.display())]
-    Read(PathBuf, std::io::Error),
+    #[error("{}: {error}", file.display())]
+    Read {
+        /// File.
+        file: PathBuf,
+        /// What the system says.
+        error: std::io::Error,
+    },
     /// Something in it is wrong.
     #[error("{file}:{line}:{column}: {message}")]
     At {
@@ -186,7 +191,7 @@ impl Config {
 
     /// Reads a file.
     pub fn read(file: &Path, machine: &Machine) -> Result<Config, ConfigError> {
-        let text = std::fs::read_to_string(file).map_err(|e| ConfigError::Read(file.to_path_buf(), e))?;
+        let text = std::fs::read_to_string(file).map_err(|error| ConfigError::Read { file: file.to_path_buf(), error })?;
         Config::parse(&text, &file.display().to_string(), machine)
     }
 

@@ -1,0 +1,212 @@
+//! The run loop of one daemon thread: poll its engines, spin for a while after the last work, then sleep.
+//!
+//! Sleeping loses nothing: `asleep` is stored first, then every source of work is looked at again, then the thread waits
+//! for descriptors. Whoever brings work does so first and reads `asleep` after; `SeqCst` fences stand between both pairs.
+
+use mio::unix::SourceFd;
+use mio::{Events, Interest, Poll, Registry, Token, Waker};
+use std::io;
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::{AtomicBool, fence};
+use std::time::Duration;
+use toe_core::Instant;
+use toe_core::pathq::Polled;
+use toe_core::shm::DaemonPageMap;
+
+/// What a worker runs.
+pub trait Engine: Send {
+    /// One round.
+    fn poll(&mut self, now: Instant) -> Polled;
+    /// About to sleep. `false`: something is pending.
+    fn arm(&mut self) -> bool;
+    /// Awake again.
+    fn disarm(&mut self);
+    /// Descriptors that become readable when there is work.
+    fn wait_fds(&self) -> Vec<RawFd> {
+        vec![]
+    }
+    /// Changes whenever `wait_fds` would answer differently.
+    fn wait_fds_epoch(&self) -> u64 {
+        0
+    }
+}
+
+/// Kicks and messages; one token, because a wake-up means "look everywhere".
+const WAKE: Token = Token(0);
+const LINKS: Token = Token(1);
+/// A timer closer than this is waited for awake: a sleep has steps of a millisecond.
+const NEAR: Duration = Duration::from_micros(500);
+
+/// What a thread sleeps in; made before the thread, so that others can hold its waker.
+pub struct Sleeper {
+    poll: Poll,
+    waker: Arc<Waker>,
+    /// The links' descriptors in a set of their own. When they change, the whole set is replaced: a descriptor that a
+    /// link has closed may have another owner by now and must not be taken out by number.
+    links: Option<Poll>,
+    links_epoch: Option<u64>,
+}
+
+impl Sleeper {
+    /// A new one.
+    pub fn new() -> io::Result<Sleeper> {
+        let poll = Poll::new()?;
+        let waker = Arc::new(Waker::new(poll.registry(), WAKE)?);
+        Ok(Sleeper { poll, waker, links: None, links_epoch: None })
+    }
+
+    /// For `WorkerWake`.
+    pub fn waker(&self) -> Arc<Waker> {
+        self.waker.clone()
+    }
+
+    /// For [`watch_kicks`].
+    pub fn registry(&self) -> io::Result<Registry> {
+        self.poll.registry().try_clone()
+    }
+
+    fn watch_links(&mut self, epoch: u64, fds: impl FnOnce() -> Vec<RawFd>) -> io::Result<()> {
+        if self.links_epoch != Some(epoch) {
+            let set = Poll::new()?;
+            let mut fds = fds();
+            fds.sort_unstable();
+            fds.dedup();
+            for fd in &fds {
+                set.registry().register(&mut SourceFd(fd), Token(0), Interest::READABLE)?;
+            }
+            self.links = None;
+            if !fds.is_empty() {
+                self.poll.registry().register(&mut SourceFd(&set.as_raw_fd()), LINKS, Interest::READABLE)?;
+                self.links = Some(set);
+            }
+            self.links_epoch = Some(epoch);
+        } else if let Some(set) = &self.links {
+            // mio reports edges; asking again reports what is readable still.
+            self.poll.registry().reregister(&mut SourceFd(&set.as_raw_fd()), LINKS, Interest::READABLE)?;
+        }
+        Ok(())
+    }
+}
+
+/// Lets an app's kick descriptor wake the thread of `registry`. It need not be drained: each write is an edge.
+pub fn watch_kicks(registry: &Registry, fd: RawFd) -> io::Result<()> {
+    registry.register(&mut SourceFd(&fd), WAKE, Interest::READABLE)
+}
+
+/// Takes back [`watch_kicks`]; call before closing `fd`, which apps hold, too.
+pub fn forget_kicks(registry: &Registry, fd: RawFd) {
+    let _ = registry.deregister(&mut SourceFd(&fd));
+}
+
+/// One thread's work.
+pub struct Worker {
+    /// Worker numbers and their engines.
+    pub engines: Vec<(usize, Box<dyn Engine>)>,
+    /// What it sleeps in.
+    pub sleeper: Sleeper,
+    /// Where it says that it sleeps, and where it runs.
+    pub page: Arc<DaemonPageMap>,
+    /// Set (then woken) to end it.
+    pub stop: Arc<AtomicBool>,
+    /// Time to poll without work before sleeping.
+    pub spin: Duration,
+    /// Reads the clock.
+    pub clock: fn() -> Instant,
+}
+
+impl Worker {
+    /// Runs until `stop`.
+    pub fn run(&mut self) -> io::Result<()> {
+        let mut last_work = (self.clock)();
+        let mut events = Events::with_capacity(16);
+        self.tell_cpu();
+        while !self.stop.load(SeqCst) {
+            let now = (self.clock)();
+            let polled = self.poll(now);
+            if polled.busy {
+                last_work = now;
+                continue;
+            }
+            let near = polled.next.is_some_and(|next| next.since(now) < NEAR);
+            if near || now.since(last_work) < self.spin {
+                rustix::thread::sched_yield();
+                continue;
+            }
+            self.sleep(polled.next, &mut events)?;
+        }
+        Ok(())
+    }
+
+    fn poll(&mut self, now: Instant) -> Polled {
+        let mut all = Polled::default();
+        for (_, engine) in &mut self.engines {
+            let one = engine.poll(now);
+            all.busy |= one.busy;
+            all.next = all.next.into_iter().chain(one.next).min();
+        }
+        all
+    }
+
+    fn sleep(&mut self, next: Option<Instant>, events: &mut Events) -> io::Result<()> {
+        self.set_asleep(1);
+        fence(SeqCst);
+        // All are armed, even if an earlier one has something pending: all are disarmed.
+        let quiet = self.engines.iter_mut().fold(true, |quiet, (_, e)| e.arm() && quiet);
+        let result = if quiet && !self.stop.load(SeqCst) { self.wait(next, events) } else { Ok(()) };
+        self.set_asleep(0);
+        self.engines.iter_mut().for_each(|(_, e)| e.disarm());
+        self.tell_cpu();
+        result
+    }
+
+    fn wait(&mut self, next: Option<Instant>, events: &mut Events) -> io::Result<()> {
+        let epoch = self.engines.iter().fold(0, |sum: u64, (_, e)| sum.wrapping_add(e.wait_fds_epoch()));
+        let engines = &self.engines;
+        self.sleeper.watch_links(epoch, || engines.iter().flat_map(|(_, e)| e.wait_fds()).collect())?;
+        let timeout = next.map(|next| next.since((self.clock)()));
+        match self.sleeper.poll.poll(events, timeout) {
+            Err(e) if e.kind() != io::ErrorKind::Interrupted => Err(e),
+            _ => Ok(()),
+        }
+    }
+
+    fn set_asleep(&self, asleep: u32) {
+        for (worker, _) in &self.engines {
+            self.page.get().worker[*worker].asleep.store(asleep, SeqCst);
+        }
+    }
+
+    fn tell_cpu(&self) {
+        let cpu = rustix::thread::sched_getcpu() as u32;
+        for (worker, _) in &self.engines {
+            self.page.get().worker[*worker].cpu.store(cpu, Relaxed);
+        }
+    }
+}
+
+/// About what it costs to wake a thread that sleeps on another CPU: half a round trip, the median of a few.
+pub fn wake_cost() -> Duration {
+    const ROUNDS: usize = 31;
+    let (there, arrived) = std::sync::mpsc::sync_channel::<()>(0);
+    let (back, returned) = std::sync::mpsc::sync_channel::<()>(0);
+    let mut took: Vec<Duration> = std::thread::scope(|s| {
+        s.spawn(move || while arrived.recv().is_ok() && back.send(()).is_ok() {});
+        let round = || {
+            let start = std::time::Instant::now();
+            let _ = there.send(());
+            let _ = returned.recv();
+            start.elapsed() / 2
+        };
+        let took = (0..ROUNDS).map(|_| round()).collect();
+        drop(there);
+        took
+    });
+    took.sort_unstable();
+    took[ROUNDS / 2].clamp(Duration::from_micros(20), Duration::from_micros(200))
+}
+
+#[cfg(test)]
+#[path = "worker_tests.rs"]
+mod tests;
