@@ -1,6 +1,7 @@
 //! The daemon of the offload engine.
 
 use clap::Parser;
+use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::time::Duration;
 use toe::config::{Config, ConfigArgs, Machine};
@@ -29,7 +30,9 @@ struct Args {
 fn main() -> ExitCode {
     let args = Args::parse();
     let filter = args.log.clone().or_else(|| std::env::var("RUST_LOG").ok()).unwrap_or_else(|| "info".to_owned());
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false).init();
+    let colours = std::io::stderr().is_terminal();
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    log.with_ansi(colours).with_target(false).init();
     match run(&args) {
         Ok(()) => ExitCode::SUCCESS,
         Err(message) => {

@@ -38,7 +38,9 @@ fn shim_near(dir: &Path) -> io::Result<PathBuf> {
     };
     let path = path.canonicalize()?;
     match path.as_os_str().as_encoded_bytes().iter().any(|b| b" :\t\n".contains(b)) {
-        true => Err(io::Error::other(format!("{}: LD_PRELOAD cannot name a path with blanks or colons", path.display()))),
+        true => {
+            Err(io::Error::other(format!("{}: LD_PRELOAD cannot name a path with blanks or colons", path.display())))
+        }
         false => Ok(path),
     }
 }
