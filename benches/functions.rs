@@ -1,6 +1,8 @@
 //! The pure functions of the hot path: header parsing and writing, checksums, against a plain copy.
 //! `cargo bench --bench functions`.
 
+#![allow(missing_docs)] // the macros at the end make public items
+
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use std::hint::black_box;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};

@@ -10,7 +10,7 @@ mod wait;
 
 pub use netns::Netns;
 pub use proc::{Cmd, Proc};
-pub use rig::{Ip, Rig, RigSpec, Side};
+pub use rig::{Alone, Ip, Rig, RigSpec, Side, alone};
 pub use wait::wait_for;
 
 use std::io::Write;
@@ -40,9 +40,9 @@ fn find(name: &str) -> Option<PathBuf> {
     system.into_iter().chain(std::env::split_paths(&path)).map(|d| d.join(name)).find(|p| p.is_file())
 }
 
-/// Bytes each way of the large transfers: `TOE_TEST_BYTES`, else 1 GiB.
+/// Bytes each way of the large transfers: `TOE_TEST_BYTES`, else 1 GiB; 64 MiB without optimisation.
 pub fn bulk_bytes() -> u64 {
-    env_bytes("TOE_TEST_BYTES", 1 << 30)
+    env_bytes("TOE_TEST_BYTES", if cfg!(debug_assertions) { 64 << 20 } else { 1 << 30 })
 }
 
 /// Bytes each way of transfers over a link with faults: `TOE_TEST_FAULT_BYTES`, else a sixteenth of the large ones.

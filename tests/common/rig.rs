@@ -5,7 +5,7 @@
 use super::{Cmd, Netns, Proc, TempDir, skip, wait_for};
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 const START: Duration = Duration::from_secs(20);
@@ -116,6 +116,16 @@ pub struct Rig {
     /// All files.
     pub dir: TempDir,
     ns: Option<Arc<Netns>>,
+    _alone: Alone,
+}
+
+/// Tests that measure or load the machine run one at a time, whatever the runner's number of threads.
+pub type Alone = MutexGuard<'static, ()>;
+
+/// Waits for the turn.
+pub fn alone() -> Alone {
+    static TURN: Mutex<()> = Mutex::new(());
+    TURN.lock().unwrap_or_else(|e| e.into_inner())
 }
 
 fn kernel_only() -> bool {
@@ -125,9 +135,10 @@ fn kernel_only() -> bool {
 impl Rig {
     /// Two user-mode daemons joined by PCIeLINK.
     pub fn pcielink(test: &str, spec: &RigSpec) -> Option<Rig> {
+        let alone = alone();
         let ns = if spec.v6 { Some(Arc::new(namespace(test)?)) } else { None };
         let dir = TempDir::new();
-        let mut rig = Rig::bare(dir, ns, ["127.77.0.1", "fd77::1"], ["127.77.0.2", "fd77::2"]);
+        let mut rig = Rig::bare(alone, dir, ns, ["127.77.0.1", "fd77::1"], ["127.77.0.2", "fd77::2"]);
         if kernel_only() {
             if let Some(ns) = &rig.ns {
                 sh(ns, "ip addr add fd77::1/64 dev lo; ip addr add fd77::2/64 dev lo");
@@ -148,8 +159,10 @@ impl Rig {
 
     /// A daemon on a TAP device, and the kernel's TCP behind it, in one namespace.
     pub fn tap(test: &str, spec: &RigSpec) -> Option<Rig> {
+        let alone = alone();
         let ns = Arc::new(namespace(test)?);
-        let mut rig = Rig::bare(TempDir::new(), Some(ns.clone()), ["10.9.0.2", "fd09::2"], ["10.9.0.1", "fd09::1"]);
+        let mut rig =
+            Rig::bare(alone, TempDir::new(), Some(ns.clone()), ["10.9.0.2", "fd09::2"], ["10.9.0.1", "fd09::1"]);
         if kernel_only() {
             let other = ns.sibling().expect("a second namespace");
             sh(&ns, &format!("ip link add v0 type veth peer name v1 netns {}", other.pid()));
@@ -183,7 +196,7 @@ impl Rig {
         !self.daemons.is_empty()
     }
 
-    fn bare(dir: TempDir, ns: Option<Arc<Netns>>, a: [&str; 2], b: [&str; 2]) -> Rig {
+    fn bare(alone: Alone, dir: TempDir, ns: Option<Arc<Netns>>, a: [&str; 2], b: [&str; 2]) -> Rig {
         let path = dir.path().to_path_buf();
         let side = |ips: [&str; 2]| Side {
             control: None,
@@ -192,7 +205,7 @@ impl Rig {
             ns: ns.clone(),
             dir: path.clone(),
         };
-        Rig { a: side(a), b: side(b), daemons: vec![], dir, ns: ns.clone() }
+        Rig { a: side(a), b: side(b), daemons: vec![], dir, ns: ns.clone(), _alone: alone }
     }
 
     fn start_daemon(&mut self, name: &str, nic: &str, spec: &RigSpec, first: bool) -> PathBuf {

@@ -6,6 +6,7 @@ mod common;
 
 mod bulk;
 mod capture;
+mod commands;
 mod failure;
 mod idle;
 mod programs;

@@ -1,0 +1,39 @@
+#!/usr/bin/env bash
+# Installs the programs that the tests drive (as root, with apt), builds, and runs every test. Without root it runs all that
+# needs none; each test that cannot run says `SKIP name: reason`. The last lines are the test runner's own summary.
+#
+#   TOE_TEST_BYTES        bytes each way of the large transfers (1 GiB; 64 MiB in the debug pass)
+#   TOE_TEST_FAULT_BYTES  bytes each way over links with faults (a sixteenth of the above)
+#   TOE_TEST_STACK=kernel the kernel's TCP on both sides: a check of the tests themselves
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+# program:package
+needs=(
+    iperf3:iperf3 redis-server:redis-server redis-benchmark:redis-tools nginx:nginx-light curl:curl wrk:wrk
+    memcached:memcached NPtcp:netpipe-tcp sockperf:sockperf python3:python3 tshark:tshark ping:iputils-ping
+    ip:iproute2 nsenter:util-linux setpriv:util-linux cc:gcc
+)
+PATH=$PATH:/usr/sbin:/sbin
+packages=()
+for need in "${needs[@]}"; do
+    command -v "${need%%:*}" >/dev/null || packages+=("${need##*:}")
+done
+if ((${#packages[@]})); then
+    if [[ $EUID -eq 0 ]] && command -v apt-get >/dev/null; then
+        export DEBIAN_FRONTEND=noninteractive
+        apt-get update -qq
+        apt-get install -y -qq --no-install-recommends "${packages[@]}"
+    else
+        echo "not installed, and not root to install them: ${packages[*]}"
+    fi
+fi
+
+cargo fmt --all --check
+cargo clippy --workspace --all-targets -- -D warnings
+
+# Twice: with debug assertions and overflow checks on little data, then optimised on all of it.
+cargo build --workspace
+cargo test --workspace --no-fail-fast
+cargo build --workspace --release
+cargo test --release --test e2e --no-fail-fast
