@@ -58,7 +58,9 @@ fn explain(table: &[Rule], role: RoleArg, addr: SocketAddr) -> String {
     if role == Role::Listen && addr.ip().is_unspecified() {
         let both = table.iter().any(|r| r.listens_on(addr));
         let who = if both { "offload engine and kernel" } else { "kernel" };
-        return format!("listen {addr}: {who} (a wildcard listener serves every address that rules give to the engine)");
+        return format!(
+            "listen {addr}: {who} (a wildcard listener serves every address that rules give to the engine)"
+        );
     }
     let verb = if role == Role::Connect { "connect" } else { "listen" };
     match rules::decide(table, role, addr) {

@@ -45,7 +45,8 @@ fn text(s: &Value) -> String {
 }
 
 fn daemon(out: &mut String, d: &Value) {
-    let _ = writeln!(out, "toed {} pid {} up {} s on {}", t(d, "version"), n(d, "pid"), n(d, "uptime_s"), t(d, "socket"));
+    let _ =
+        writeln!(out, "toed {} pid {} up {} s on {}", t(d, "version"), n(d, "pid"), n(d, "uptime_s"), t(d, "socket"));
     for thread in list(&d["threads"]) {
         let _ = writeln!(out, "  {}", thread.as_str().unwrap_or_default());
     }
@@ -84,8 +85,20 @@ fn listeners(out: &mut String, all: &Value) {
 
 fn flows(out: &mut String, all: &Value) {
     let mut table = Table::new(&[
-        "State", "Path", "Link", "Core", "Recv-Q", "Send-Q", "Local Address:Port", "Peer Address:Port", "Acked", "Received",
-        "Cwnd", "RTT", "Retrans", "Process",
+        "State",
+        "Path",
+        "Link",
+        "Core",
+        "Recv-Q",
+        "Send-Q",
+        "Local Address:Port",
+        "Peer Address:Port",
+        "Acked",
+        "Received",
+        "Cwnd",
+        "RTT",
+        "Retrans",
+        "Process",
     ]);
     for f in list(all) {
         let either = |a: &str, b: &str| f[a].as_u64().unwrap_or(n(f, b)).to_string();

@@ -248,7 +248,10 @@ fn check_addr(p: Prefix) -> Result<(), String> {
         "needs a prefix length above 0"
     } else if p.broadcast().is_some() && p.network().addr == ip {
         "is the network itself, not a host in it"
-    } else if (LOOPBACK.contains(ip) && !ENGINE_LOOPBACK.contains(ip)) || p.overlaps_kernel_loopback() || ip.is_loopback_v6() {
+    } else if (LOOPBACK.contains(ip) && !ENGINE_LOOPBACK.contains(ip))
+        || p.overlaps_kernel_loopback()
+        || ip.is_loopback_v6()
+    {
         "is the kernel's loopback; engines may use 127.77.0.0/16"
     } else {
         return Ok(());

@@ -191,7 +191,8 @@ impl Config {
 
     /// Reads a file.
     pub fn read(file: &Path, machine: &Machine) -> Result<Config, ConfigError> {
-        let text = std::fs::read_to_string(file).map_err(|error| ConfigError::Read { file: file.to_path_buf(), error })?;
+        let text =
+            std::fs::read_to_string(file).map_err(|error| ConfigError::Read { file: file.to_path_buf(), error })?;
         Config::parse(&text, &file.display().to_string(), machine)
     }
 

@@ -35,7 +35,9 @@ fn unknown_keys_are_named_with_their_line() {
 fn other_kinds_keys_are_refused() {
     assert!(wrong(&format!("{LINK}ifname = 'toe0'"), 1).contains("`ifname`"));
     assert!(wrong("[[nic]]\nname = 'l'\nkind = 'local'\nsocket = '/s'", 1).contains("`socket`"));
-    assert!(wrong("\n[[nic]]\nname = 't'\nkind = 'tap'\naddr = ['10.0.0.1/8']\nring_bytes = 65536", 2).contains("ring"));
+    assert!(
+        wrong("\n[[nic]]\nname = 't'\nkind = 'tap'\naddr = ['10.0.0.1/8']\nring_bytes = 65536", 2).contains("ring")
+    );
 }
 
 #[test]
@@ -126,7 +128,8 @@ fn addresses() {
     for addr in ["10.0.0.1/33", "10.0.0", "fd77::1/129"] {
         wrong(&with(&format!("'{addr}'")), 4);
     }
-    for addr in ["127.0.0.1/8", "127.77.0.1/15", "::1/128", "0.0.0.0/8", "224.0.0.1/4", "10.0.0.255/24", "10.0.0.0/24"] {
+    for addr in ["127.0.0.1/8", "127.77.0.1/15", "::1/128", "0.0.0.0/8", "224.0.0.1/4", "10.0.0.255/24", "10.0.0.0/24"]
+    {
         assert!(wrong(&with(&format!("'{addr}'")), 1).contains(addr));
     }
     assert!(wrong(&with("'10.0.0.1/8', '10.0.0.1/24'"), 1).contains("twice"));

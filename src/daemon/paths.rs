@@ -75,7 +75,8 @@ impl ControlSocket {
             SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
             None,
         )?;
-        let addr = SocketAddrUnix::new(&path).map_err(|_| named(&path, "longer than the 107 bytes of a socket's path"))?;
+        let addr =
+            SocketAddrUnix::new(&path).map_err(|_| named(&path, "longer than the 107 bytes of a socket's path"))?;
         rustix::net::bind(&fd, &addr).map_err(|e| named(&path, e))?;
         let mode = if rustix::process::geteuid().is_root() { 0o666 } else { 0o600 };
         fs::set_permissions(&path, fs::Permissions::from_mode(mode))?;
@@ -109,7 +110,8 @@ fn make_dir(dir: &Path) -> io::Result<()> {
         Ok(()) => {}
         Err(e) => return Err(named(dir, e)),
     }
-    let ours = dir.parent() == Some(Path::new("/tmp")) && dir.file_name().is_some_and(|n| n.as_encoded_bytes().starts_with(b"toe-"));
+    let ours = dir.parent() == Some(Path::new("/tmp"))
+        && dir.file_name().is_some_and(|n| n.as_encoded_bytes().starts_with(b"toe-"));
     if !ours {
         return Ok(());
     }
