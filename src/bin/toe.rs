@@ -3,7 +3,7 @@
 use clap::{Parser, Subcommand};
 use std::path::PathBuf;
 use std::process::ExitCode;
-use toe::cli::{rules, run, status};
+use toe::cli::{rules, run, status, toed};
 
 /// Runs programs over the offload engine, shows its state, compares it with the kernel
 #[derive(Parser)]
@@ -27,6 +27,9 @@ enum Command {
     /// (Used by `run`)
     #[command(hide = true)]
     SpawnDaemon { socket: PathBuf },
+    /// The daemon (also a program of its own, `toed`)
+    #[command(hide = true)]
+    Toed(toed::Args),
 }
 
 #[derive(Subcommand)]
@@ -41,6 +44,7 @@ fn main() -> ExitCode {
         Command::Status(args) => status::run(&args),
         Command::Compare(args) => toe::compare::run(&args),
         Command::Rules(Rules::Check(args)) => rules::check(&args),
+        Command::Toed(args) => toed::run(&args),
         Command::SpawnDaemon { socket } => run::spawn_daemon(&socket),
     }
 }

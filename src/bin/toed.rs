@@ -1,52 +1,16 @@
 //! The daemon of the offload engine.
 
 use clap::Parser;
-use std::io::IsTerminal;
 use std::process::ExitCode;
-use std::time::Duration;
-use toe::config::{Config, ConfigArgs, Machine};
-use toe::daemon::{self, RunOptions};
 
 /// The daemon of the offload engine
 #[derive(Parser)]
 #[command(name = "toed", version)]
 struct Args {
     #[command(flatten)]
-    config: ConfigArgs,
-    /// What to log on stderr (tracing's filter syntax) [default: RUST_LOG, else info]
-    #[arg(long, value_name = "FILTER")]
-    log: Option<String>,
-    /// Run in a session of its own
-    #[arg(long)]
-    detach: bool,
-    /// Print `ready SOCKET` on stdout when ready
-    #[arg(long)]
-    print_ready: bool,
-    /// End when no program has been registered for so many seconds
-    #[arg(long, value_name = "SECONDS")]
-    idle_exit: Option<u64>,
+    args: toe::cli::toed::Args,
 }
 
 fn main() -> ExitCode {
-    let args = Args::parse();
-    let filter = args.log.clone().or_else(|| std::env::var("RUST_LOG").ok()).unwrap_or_else(|| "info".to_owned());
-    let colours = std::io::stderr().is_terminal();
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
-    log.with_ansi(colours).with_target(false).init();
-    match run(&args) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(message) => {
-            eprintln!("toed: {message}");
-            ExitCode::FAILURE
-        }
-    }
-}
-
-fn run(args: &Args) -> Result<(), String> {
-    let mut config = Config::load(&args.config, &Machine::here()).map_err(|e| e.to_string())?;
-    if let Some(seconds) = args.idle_exit {
-        config.daemon.idle_exit = Some(Duration::from_secs(seconds));
-    }
-    let options = RunOptions { detach: args.detach, print_ready: args.print_ready };
-    daemon::run(config, options).map_err(|e| e.to_string())
+    toe::cli::toed::run(&Args::parse().args)
 }

@@ -5,3 +5,4 @@ pub mod place;
 pub mod rules;
 pub mod run;
 pub mod status;
+pub mod toed;

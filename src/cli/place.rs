@@ -17,13 +17,16 @@ pub fn shim() -> io::Result<PathBuf> {
     shim_near(&here()?)
 }
 
-/// The daemon's program.
-pub fn toed() -> io::Result<PathBuf> {
-    let here = here()?;
-    // Test programs run in target/*/deps, one below the programs.
-    let places = [Some(here.as_path()), here.parent()].map(|d| d.map(|d| d.join("toed")));
-    let found = places.into_iter().flatten().find(|p| p.is_file());
-    found.ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, format!("no toed beside {}", here.display())))
+/// The daemon: its program, and the words that come first. That is `toed` beside us, unless it is missing or older than we
+/// are: `cargo run` builds `toe` alone, which then is its own daemon.
+pub fn toed() -> io::Result<(PathBuf, &'static [&'static str])> {
+    let own = std::env::current_exe()?;
+    let age = |path: &Path| path.metadata().and_then(|m| m.modified()).ok();
+    let toed = here()?.join("toed");
+    match age(&toed) {
+        Some(t) if Some(t) >= age(&own) => Ok((toed, &[])),
+        _ => Ok((own, &["toed"])),
+    }
 }
 
 /// `cargo run` leaves it in `deps`; `cargo build --workspace` puts a copy beside the programs, which the next `cargo run` does

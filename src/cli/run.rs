@@ -110,9 +110,13 @@ fn open_log(path: &Path) -> io::Result<File> {
 
 /// The intermediate: starts the daemon and ends.
 pub fn spawn_daemon(socket: &Path) -> ExitCode {
-    let started = place::toed().and_then(|toed| {
+    let started = place::toed().and_then(|(toed, first)| {
         let mut command = Command::new(toed);
-        command.args(["--user", "--detach", "--print-ready", "--idle-exit", IDLE_EXIT]).arg("--socket").arg(socket);
+        command
+            .args(first)
+            .args(["--user", "--detach", "--print-ready", "--idle-exit", IDLE_EXIT])
+            .arg("--socket")
+            .arg(socket);
         // The daemon outlives the program: it keeps no directory busy and is not run through the shim itself.
         command.current_dir("/").env_remove("LD_PRELOAD").env_remove("TOE_SOCKET").spawn()
     });

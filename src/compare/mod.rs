@@ -75,7 +75,7 @@ fn measure(args: &Args) -> Result<Report, String> {
     }
     let rounds = if args.quick { 1 } else { args.rounds };
     let span = Duration::from_millis(if args.quick { 300 } else { 1500 });
-    let mut report = Report::new(&stacks, &workloads, rounds, places.missing.clone());
+    let mut report = Report::new(&stacks, &workloads, rounds, &places);
     let bar = progress(u64::from(rounds) * (workloads.len() * stacks.len() + 1) as u64);
     for round in 0..rounds {
         if args.only != Some(Only::Kernel) {
@@ -99,7 +99,14 @@ fn measure(args: &Args) -> Result<Report, String> {
 
 /// One program pair on one stack.
 fn one(w: &Workload, stack: &Stack, places: &Places, dir: &WorkDir, span: Duration) -> Result<Sample, String> {
-    let context = Context { ip: stack.server.ip.clone(), port: dir.port(), span, cubic: stack.kernel, places, dir };
+    let context = Context {
+        ip: stack.server.ip.clone(),
+        port: dir.port(),
+        span,
+        cubic: stack.kernel && places.cubic,
+        places,
+        dir,
+    };
     let limit = Duration::from_secs(60) + span * 10;
     let mut server = Child::start(&stack.server.prefix, (w.server)(&context), dir)?;
     match w.ready {

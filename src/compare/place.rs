@@ -14,6 +14,8 @@ pub struct Places {
     pub toed: Vec<String>,
     /// The bundled client and server.
     pub peer: PathBuf,
+    /// May this user ask for CUBIC?
+    pub cubic: bool,
     /// Programs not found.
     pub missing: Vec<&'static str>,
     found: Vec<(&'static str, PathBuf)>,
@@ -24,14 +26,13 @@ impl Places {
     pub fn find() -> Result<Places, String> {
         let toe = std::env::current_exe().map_err(|e| format!("own path: {e}"))?;
         let beside = |name: &str| toe.parent().map(|d| d.join(name)).filter(|p| p.is_file());
-        // `cargo run` builds this binary alone: then it is its own daemon, and the peer lies where the build put it.
-        let toed = match beside("toed") {
-            Some(toed) => vec![toed.display().to_string()],
-            None => vec![toe.display().to_string(), "toed".into()],
-        };
+        let (program, first) = crate::cli::place::toed().map_err(|e| format!("toed: {e}"))?;
+        let toed = [&[program.to_string_lossy().as_ref()], first].concat().into_iter().map(String::from).collect();
+        // `cargo run` builds `toe` alone: then the peer lies where the build put it.
         let built = Path::new(env!("TOE_PEER_BUILT"));
-        let peer = beside("toe-peer").or_else(|| built.is_file().then(|| built.to_path_buf()));
-        let peer = peer.ok_or("toe-peer is not beside toe")?;
+        let age = |p: &PathBuf| p.metadata().and_then(|m| m.modified()).ok();
+        let places = [beside("toe-peer"), built.is_file().then(|| built.to_path_buf())];
+        let peer = places.into_iter().flatten().max_by_key(age).ok_or("toe-peer is not beside toe")?;
         let (mut found, mut missing) = (vec![], vec![]);
         for name in OPTIONAL {
             match search(name) {
@@ -39,13 +40,20 @@ impl Places {
                 None => missing.push(name),
             }
         }
-        Ok(Places { toe, toed, peer, missing, found })
+        Ok(Places { toe, toed, peer, cubic: cubic_allowed(), missing, found })
     }
 
     /// A program of [`OPTIONAL`], if it is installed.
     pub fn get(&self, name: &str) -> Option<&Path> {
         self.found.iter().find(|(n, _)| *n == name).map(|(_, p)| p.as_path())
     }
+}
+
+/// Root may choose any algorithm that is loaded; others only those that root has allowed.
+fn cubic_allowed() -> bool {
+    let list = if rustix::process::geteuid().is_root() { "available" } else { "allowed" };
+    let file = format!("/proc/sys/net/ipv4/tcp_{list}_congestion_control");
+    std::fs::read_to_string(file).unwrap_or_default().split_whitespace().any(|name| name == "cubic")
 }
 
 /// Finds a program as the shell would, in the system's folders too.

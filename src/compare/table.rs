@@ -1,6 +1,7 @@
 //! The report: medians over the rounds, the spread of the ratio, CPU time, and what failed.
 
 use super::child::Usage;
+use super::place::Places;
 use super::stack::Stack;
 use super::workload::{Metric, Workload};
 use serde_json::{Value, json};
@@ -24,6 +25,7 @@ pub struct Report {
     link: Vec<f64>,
     rounds: u32,
     missing: Vec<&'static str>,
+    cubic: bool,
     failures: Vec<String>,
 }
 
@@ -36,14 +38,15 @@ struct Row {
 
 impl Report {
     /// An empty one.
-    pub fn new(stacks: &[Stack], workloads: &[Workload], rounds: u32, missing: Vec<&'static str>) -> Report {
+    pub fn new(stacks: &[Stack], workloads: &[Workload], rounds: u32, places: &Places) -> Report {
         let none = || stacks.iter().map(|_| vec![]).collect();
         Report {
             stacks: stacks.iter().map(|s| (s.name, s.kernel)).collect(),
             rows: workloads.iter().map(|w| Row { name: w.name, metrics: w.metrics, samples: none() }).collect(),
             link: vec![],
             rounds,
-            missing,
+            missing: places.missing.clone(),
+            cubic: places.cubic,
             failures: vec![],
         }
     }
@@ -81,6 +84,9 @@ impl Report {
             writeln!(out, "\nMedians of {} round(s). Ratio: engine to kernel, of each round (min..max).", self.rounds);
         let _ = writeln!(out, "CPU: seconds of user and system time a second, of client, server and daemons together.");
         out += &self.link_text();
+        if !self.cubic {
+            out += "The kernel does not allow this user CUBIC: \"kernel lo\" ran with the kernel's default.\n";
+        }
         if !self.missing.is_empty() {
             let _ = writeln!(out, "Not installed, so not measured: {}.", self.missing.join(", "));
         }
@@ -101,6 +107,7 @@ impl Report {
             "raw_pcielink_gbit_s": self.link,
             "workloads": rows,
             "missing": self.missing,
+            "kernel_cubic": self.cubic,
             "failures": self.failures,
             "verified": self.failures.is_empty(),
         });

@@ -60,7 +60,8 @@ fn load(wrk: &Path, client: &Side, addr: SocketAddr, name: &str, header: &str) {
 
 fn configuration(dir: &Path, addr: SocketAddr) -> String {
     let dir = dir.display();
-    let user = if rustix::process::geteuid().is_root() { "user root;\n" } else { "" };
+    // In a user namespace the master cannot give its workers another identity: one process then.
+    let user = if rustix::process::geteuid().is_root() { "user root;\n" } else { "master_process off;\n" };
     let temp = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"].map(|t| format!("  {t}_temp_path {dir}/{t};\n"));
     format!(
         "{user}daemon off;\nworker_processes 2;\npid {dir}/nginx.pid;\nerror_log stderr;\n\

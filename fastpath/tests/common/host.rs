@@ -95,10 +95,11 @@ pub struct Host {
 impl Host {
     pub fn new(nic: Box<dyn Nic>, tcp: TcpConfig) -> Host {
         let (up_tx, up) = channel(4096, Arc::new(|| ()));
-        let (down, down_rx) = channel(4096, Arc::new(|| ()));
+        let (mut down, down_rx) = channel(4096, Arc::new(|| ()));
         let cfg = FastPathConfig { core: CoreId(0), cores: 1, tcp, hash_seed: 42 };
         let fp = FastPath::new(cfg, vec![nic], up_tx, down_rx, Arc::new(NoWaker));
         let region = Arc::new(Region::create(RegionId(3), 2).unwrap());
+        down.send(Down::Attach(region.clone()));
         let (apps, closed, timeouts, time_waits) = Default::default();
         Host { fp, up, down, region, apps, closed, timeouts, time_waits, obliging: true, punts: 0 }
     }
