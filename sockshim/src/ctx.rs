@@ -70,8 +70,16 @@ pub fn forget_current() {
     NEXT_TRY.store(0, Relaxed);
 }
 
+/// Only a failure puts the next try off: other threads' sockets wait for one that is under way.
 fn register() -> Option<(usize, &'static Link)> {
-    NEXT_TRY.store(now_ns() + RETRY_NS, Relaxed);
+    let found = try_register();
+    if found.is_none() {
+        NEXT_TRY.store(now_ns() + RETRY_NS, Relaxed);
+    }
+    found
+}
+
+fn try_register() -> Option<(usize, &'static Link)> {
     let Some(free) = LINKS.iter().position(|l| l.load(Acquire).is_null()) else {
         say!("kernel: too many registrations in one process");
         return None;
