@@ -1,144 +1,176 @@
-//! ⑤ Acknowledgments: taking those of the peer, giving ours.
+//! ⑤ ACKs: what one that arrives does, and when one of ours is due.
 
-use crate::congestion::Acked;
-use crate::engine::Engine;
-use crate::flow::{Ending, Flow};
-use crate::ranges::Pos;
+use crate::flow::{Flow, Stamps};
+use crate::poll::Env;
 use crate::recovery::Phase;
+use crate::timers::Timer;
 use crate::validate::Arrival;
-use std::sync::atomic::Ordering::{Relaxed, Release};
+use toe_core::notify;
 use toe_core::shm::app_flags;
 use toe_core::tcp::TcpConfig;
-use toe_core::wire::Segment;
+use toe_core::wire::flags;
+use toe_core::{Duration, Instant};
+
+/// Segments acknowledged at once when a flow begins (Linux's TCP_MAX_QUICKACKS).
+pub(crate) const QUICK_ACKS: u32 = 16;
 
 impl Flow {
-    /// The acknowledgment of an acceptable segment (RFC 9293 §3.10.7.4 fifth step, RFC 5681, RFC 6675).
-    #[inline]
-    pub fn on_ack(&mut self, eng: &mut Engine, seg: &Segment, a: &Arrival) {
-        if a.ack < self.snd.una {
-            return;
+    /// RFC 9293 §3.10.7.4, fifth: the ACK field of an acceptable segment.
+    pub fn take_ack(&mut self, env: &mut Env, a: &Arrival) {
+        if a.ack < self.snd.una as i64 {
+            return; // old: says nothing new
         }
-        let told_new = !seg.options.sack.is_empty() && self.sack && self.take_sack(&seg.options.sack);
-        let window_moved = self.update_window(eng, a);
-        if a.ack > self.snd.una {
-            self.advance_una(eng, a.ack);
-        } else if self.snd.nxt > self.snd.una && a.end == a.start && (told_new || !window_moved) {
-            // RFC 5681 §2: duplicate if it carries nothing and changes nothing; RFC 6675: or brings new SACK information.
-            if self.on_duplicate_ack() {
-                eng.stats.fast_retrans += 1;
-            }
+        let window_moved = self.update_window(a);
+        let news = match self.sack {
+            true => self.board.sack(&a.seg.options.sack, self.snd.space, self.snd.una, self.snd.nxt),
+            false => 0,
+        };
+        if a.ack > self.snd.una as i64 {
+            self.acked(env, a);
+        } else if self.is_duplicate(a, window_moved, news) {
+            let outstanding = self.snd.nxt - self.snd.una;
+            self.board.duplicate(self.sack, self.mss(), outstanding);
         }
-        if self.timers.persist && self.snd.wnd > 0 {
-            self.leave_persist();
-        }
+        self.detect_loss(env, news);
     }
 
-    /// RFC 9293 §3.10.7.4: SND.WND, unless the segment is older than the last that set it.
-    fn update_window(&mut self, eng: &mut Engine, a: &Arrival) -> bool {
-        if a.start < self.snd.wl1 || (a.start == self.snd.wl1 && a.ack < self.snd.wl2) {
+    /// SND.WND, from a segment no older than the last that set it. `true`: it changed.
+    fn update_window(&mut self, a: &Arrival) -> bool {
+        let s = &mut self.snd;
+        let newer = s.wl1 < a.start || (s.wl1 == a.start && s.wl2 as i64 <= a.ack) || a.ack > s.una as i64;
+        if !newer {
             return false;
         }
-        let moved = a.window != self.snd.wnd;
-        self.snd.wnd = a.window;
-        self.snd.wl1 = a.start;
-        self.snd.wl2 = a.ack;
-        self.snd.max_wnd = self.snd.max_wnd.max(a.window);
-        if self.timers.persist || self.timers.keepalive.is_some() {
-            // Any acceptable segment shows that the peer lives.
-            self.progress = eng.now;
-        }
+        let wnd = u64::from(a.seg.window) << s.wscale;
+        let moved = wnd != s.wnd;
+        (s.wnd, s.raw_wnd, s.wl1, s.wl2) = (wnd, a.seg.window, a.start, a.ack as u64);
+        s.max_wnd = s.max_wnd.max(wnd);
         moved
     }
 
-    fn advance_una(&mut self, eng: &mut Engine, ack: Pos) {
-        let bytes = (ack - self.snd.una) as u32;
-        let was = self.recovery.phase;
-        let (old_head, new_head) = (self.snd.una.min(self.snd.tail), ack.min(self.snd.tail));
-        self.snd.una = ack;
-        self.progress = eng.now;
-        self.backoff = 0;
-        self.rtt.acked(ack, eng.now);
-        if self.on_new_ack() {
-            eng.stats.fast_retrans += 1;
+    /// A duplicate ACK: RFC 5681 §2; with SACK one that brings news (RFC 6675 §2).
+    fn is_duplicate(&self, a: &Arrival, window_moved: bool, news: u64) -> bool {
+        let outstanding = self.snd.nxt > self.snd.una;
+        if self.sack {
+            return outstanding && news > 0;
         }
-        if was != Phase::Fast && self.recovery.phase != Phase::Fast && self.snd.cwnd_limited {
-            let srtt = self.rtt.srtt().unwrap_or_default();
-            self.cc.on_ack(Acked { bytes, now: eng.now, srtt, mss: self.mss() });
+        outstanding && !window_moved && a.payload.is_empty() && !a.seg.has(flags::FIN)
+    }
+
+    /// New data is acknowledged.
+    fn acked(&mut self, env: &mut Env, a: &Arrival) {
+        let (before, data_before) = (self.snd.una, self.data_acked());
+        let bytes = a.ack as u64 - before;
+        self.measure(env.now, a);
+        self.snd.una = a.ack as u64;
+        self.snd.progress = env.now;
+        self.snd.timed_out = false;
+        self.rtt.backoff = 0; // RFC 6298 §5: the estimate is good again once new data is acknowledged
+        let phase = self.board.phase;
+        let over = self.board.advance(self.snd.una, bytes, self.sack, self.mss());
+        match phase {
+            Phase::Recovery { .. } if over => self.cc.on_recovered(),
+            Phase::Recovery { .. } => {}
+            // After a time-out a cumulative ACK may jump: count two segments at most (RFC 3465 §2.3).
+            Phase::Loss { .. } => self.cc.on_ack(bytes.min(2 * self.mss()), true, env.now, self.srtt(env)),
+            Phase::Open => {
+                let limited = before < self.snd.limited;
+                self.cc.on_ack(bytes, limited, env.now, self.srtt(env));
+            }
         }
-        self.snd.cwnd_limited = false;
-        self.free_tx(old_head, new_head);
-        let slot = self.slot();
-        slot.tx_head.store(new_head as u64, Release);
-        self.grow_tx_limit(&eng.tcp);
-        self.tx_news |= self.tx_room_is_news();
-        // RFC 6298 §5.2, §5.3.
-        self.timers.rto = (self.snd.nxt > self.snd.una).then(|| eng.now + self.rtt.backed_off(0));
-        self.timers.persist = false;
+        // RFC 6298 §5.2, §5.3
+        if self.snd.una == self.snd.nxt {
+            self.timers.stop(Timer::Retransmit);
+        } else {
+            self.timers.set(Timer::Retransmit, env.now + self.rtt.rto());
+        }
+        self.free_acked(data_before);
+        self.fin_may_be_acked(env);
+        self.tune_tx();
+        self.offer_room(env);
     }
 
-    /// Is a third of the TX stream free, so that a waiting writer is told (Linux's sk_stream_is_writeable)?
-    fn tx_room_is_news(&self) -> bool {
-        let limit = i64::from(self.slot().tx_limit.load(Relaxed));
-        let used = self.snd.tail - self.snd.una.min(self.snd.tail);
-        limit - used >= limit / 3
-    }
-
-    /// Autotuning: room for two congestion windows, unless the app has set SO_SNDBUF.
-    fn grow_tx_limit(&self, tcp: &TcpConfig) {
-        let slot = self.slot();
-        let asked = slot.opt_sndbuf.load(Relaxed);
-        let limit = slot.tx_limit.load(Relaxed);
-        let want = if asked != 0 { asked } else { limit.max((2 * self.cc.cwnd).min(tcp.buf_max)) };
-        let want = want.min(Flow::MAX_BUFFER);
-        if want != limit {
-            slot.tx_limit.store(want, Relaxed);
+    /// A round-trip time sample: the timed segment, or while resending the echoed timestamp, which tells the copies apart.
+    fn measure(&mut self, now: Instant, a: &Arrival) {
+        let resending = self.board.phase != Phase::Open || self.rtt.backoff > 0;
+        match (self.snd.timed, &self.ts, a.seg.options.timestamps) {
+            (Some((end, sent)), ..) if a.ack as u64 >= end => {
+                self.snd.timed = None;
+                self.rtt.sample(now.since(sent));
+            }
+            // Its clock ticks in milliseconds: only where there is nothing better.
+            (None, Some(ours), Some(theirs)) if theirs.ecr != 0 && resending => {
+                if let Some(sample) = echo_age(ours, theirs.ecr, now) {
+                    self.rtt.sample(sample);
+                }
+            }
+            _ => {}
         }
     }
 
-    /// Should an ACK leave at the end of this round (RFC 9293 §3.8.6.3, RFC 5681 §4.2)?
-    #[inline]
-    pub fn ack_due(&self) -> bool {
-        self.rcv.ack_now
-            || self.rcv.unacked >= 2 * self.rcv.mss
-            || (self.rcv.unacked > 0 && (self.rcv.quick > 0 || self.asked(app_flags::QUICKACK)))
+    fn srtt(&self, env: &Env) -> Duration {
+        self.rtt.srtt().unwrap_or(TcpConfig::ms(env.tcp.rto_initial_ms))
     }
 
-    /// An ACK has left, alone or with data.
-    #[inline]
-    pub fn ack_sent(&mut self) {
-        self.rcv.ack_now = false;
-        self.rcv.unacked = 0;
-        self.rcv.quick = self.rcv.quick.saturating_sub(1);
-        self.rcv.dsack = None;
-        self.timers.ack = None;
+    /// Tells the app when a third of its buffer is free (Linux: sk_stream_is_writeable).
+    fn offer_room(&self, env: &Env) {
+        let limit = u64::from(self.slot().tx_limit.load(core::sync::atomic::Ordering::Relaxed)).max(1);
+        let used = self.app.tail.saturating_sub(self.data_acked());
+        if limit.saturating_sub(used) >= limit.div_ceil(3) {
+            notify::writable(&self.region, self.sock, self.slot(), &*env.waker);
+        }
     }
 
-    /// Right edge of the window we can offer. It never moves left (RFC 9293 §3.8.6.2.2), and moves right only by a worthwhile
-    /// step (receiver SWS avoidance, §3.8.6.2.2): min(half the buffer, one full-sized segment).
-    pub fn window_edge(&self) -> Pos {
-        let most = Pos::from(0xffff_u32 << self.rcv.wscale);
-        let edge = (self.rcv.head + Pos::from(self.rcv.limit)).min(self.rcv.nxt + most);
-        let step = Pos::from((self.rcv.limit / 2).min(self.rcv.mss));
-        if edge - self.rcv.adv >= step { edge } else { self.rcv.adv }
+    /// RFC 6675 §5: look for loss, and begin fast retransmit.
+    fn detect_loss(&mut self, env: &mut Env, news: u64) {
+        if news > 0 {
+            self.board.find_lost(self.mss());
+        }
+        let (una, nxt) = (self.snd.una, self.snd.nxt);
+        if una < nxt && self.board.should_recover(self.sack, una) {
+            self.cc.on_loss(self.board.flight(una, nxt));
+            self.board.enter_recovery(una, nxt, self.mss());
+            self.snd.timed = None;
+            env.stats.fast_retrans += 1;
+        }
     }
 
-    /// The window field: what is left up to `window_edge`, which becomes the announced edge.
-    #[inline]
-    pub fn announce_window(&mut self, eng: &mut Engine) -> u16 {
-        // Rounded down to the scale, so that the peer never believes in more than we have noted.
-        let unit = (1 << self.rcv.wscale) - 1;
-        let window = (self.window_edge() - self.rcv.nxt).max(0) & !unit;
-        self.rcv.adv = self.rcv.adv.max(self.rcv.nxt + window);
-        let left = (self.rcv.adv - self.rcv.nxt).max(0) >> self.rcv.wscale;
-        eng.stats.zero_windows_sent += u64::from(left == 0);
-        left.min(0xffff) as u16
+    /// Is an ACK to go out now? If one is only owed, the delayed-ACK timer runs (RFC 9293 §3.8.6.3, RFC 5681 §4.2).
+    pub fn ack_due(&mut self, env: &Env) -> bool {
+        let owed = self.rcv.nxt - self.rcv.acked;
+        if self.ack.now {
+            return true;
+        }
+        if owed == 0 {
+            return false;
+        }
+        let two_segments = owed >= 2 * u64::from(self.rcv.seg_size.max(1));
+        if two_segments || self.ack.quick > 0 || self.app.flags & app_flags::QUICKACK != 0 {
+            return true;
+        }
+        self.timers.start(Timer::DelayedAck, env.now + TcpConfig::ms(env.tcp.delayed_ack_ms));
+        false
     }
 
-    /// After the app has read: is the window we could offer now worth a segment of its own? (At least twice what the peer
-    /// thinks is left, as Linux's tcp_cleanup_rbuf.)
-    pub fn window_update_due(&self) -> bool {
-        let left = (self.rcv.adv - self.rcv.nxt).max(0);
-        let could = self.window_edge() - self.rcv.nxt;
-        !self.rcv.fin && self.ending == Ending::No && could > left && could >= 2 * left
+    /// An ACK of everything received is on its way, alone or with data.
+    pub fn ack_sent(&mut self, env: &mut Env, with_data: bool) {
+        let owed = self.rcv.nxt - self.rcv.acked;
+        if owed > 0 {
+            // An answer goes with it: the flow is interactive, and ACKs may wait for answers from now on.
+            self.ack.quick = if with_data { 0 } else { self.ack.quick.saturating_sub(1) };
+        }
+        self.rcv.acked = self.rcv.nxt;
+        // A peer without SACK counts duplicate ACKs, and one with data is none (RFC 5681 §2): those still have to go.
+        self.ack.now = with_data && !self.sack && self.ack.extra > 0;
+        self.timers.stop(Timer::DelayedAck);
+        if !with_data {
+            env.stats.acks_sent += 1;
+        }
     }
+}
+
+/// How long ago we sent the timestamp that comes back; `None`: not one of ours.
+fn echo_age(ours: &Stamps, ecr: u32, now: Instant) -> Option<Duration> {
+    let age = ours.value(now).wrapping_sub(ecr);
+    (age < 1 << 20).then(|| Duration::from_millis(age.max(1).into()))
 }

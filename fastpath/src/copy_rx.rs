@@ -1,129 +1,136 @@
-//! ⑥ Received payload: from the link's memory into the stream's chunks, in order or not; from there the app copies it out.
+//! ⑥ Copying on the receiving side: payload goes from the link's memory straight to its place in the stream's chunks, in order
+//! or not, and once only: bytes already here are not written again.
 
-use crate::alloc::RegionState;
-use crate::engine::Engine;
+use crate::alloc::CHUNK;
 use crate::flow::Flow;
-use crate::ranges::Pos;
-use crate::validate::Arrival;
-use std::sync::atomic::Ordering::Release;
-use toe_core::shm::{CHUNK_SIZE, app_flags, daemon_flags};
+use crate::poll::Env;
+use crate::validate::{Arrival, Refusal};
+use core::sync::atomic::Ordering::Release;
+use toe_core::notify;
+use toe_core::shm::STREAM_CHUNKS;
 use toe_core::stream;
 
-const C: i64 = CHUNK_SIZE as i64;
+/// Sleeping readers are woken in the middle of a batch when this much has arrived for them.
+const ANNOUNCE_BYTES: u64 = 64 * 1024;
 
 impl Flow {
-    /// The payload of an acceptable segment (RFC 9293 §3.10.7.4 seventh step).
-    #[inline]
-    pub fn on_data(&mut self, eng: &mut Engine, regions: &mut RegionState, a: &Arrival, payload: &[u8]) {
-        if self.rcv.fin || payload.is_empty() {
-            self.rcv.ack_now |= self.rcv.fin && !payload.is_empty();
-            return;
+    /// RFC 9293 §3.10.7.4, seventh: process the segment text.
+    pub fn take_data(&mut self, env: &mut Env, a: &Arrival) -> Result<(), Refusal> {
+        let len = a.payload.len() as u64;
+        if len == 0 {
+            return Ok(());
         }
-        self.rcv.mss = self.rcv.mss.max((payload.len() as u32).min(u32::from(self.snd.mss).max(536)));
-        let limit = self.rcv.fin_at.unwrap_or(Pos::MAX).min(self.rcv.adv);
-        let (start, end) = (a.start.max(self.rcv.nxt), a.end.min(limit));
-        if a.start < self.rcv.nxt {
-            eng.stats.duplicate_segs += 1;
-            self.rcv.dsack = Some((a.start, a.end.min(self.rcv.nxt)));
-            self.rcv.ack_now = true;
+        let (nxt, data_end) = (self.rcv.nxt as i64, a.start + len as i64);
+        if self.app.orphan && data_end > nxt {
+            return Err(Refusal::NobodyReads);
         }
-        if end <= start {
-            self.rcv.ack_now = true;
-            return;
+        self.learn_segment_size(a);
+        let limit = self.rcv.fin.map_or(self.rcv.edge, |fin| fin.min(self.rcv.edge)) as i64;
+        let (start, end) = (a.start.max(nxt), data_end.min(limit));
+        if a.start < nxt {
+            self.rcv.ooo.note_duplicate(a.start.max(0) as u64, data_end.clamp(0, nxt) as u64);
         }
-        let bytes = &payload[(start - a.start) as usize..(end - a.start) as usize];
-        let stored = self.store(eng, regions, start, bytes);
-        if start == self.rcv.nxt { self.advance(stored) } else { self.keep_out_of_order(eng, start, stored) }
+        if self.rcv.fin_done || start >= end {
+            // All of it was here, or none of it fits (a window probe): answer at once (RFC 9293 §3.10.7.4, RFC 5681 §4.2).
+            env.stats.duplicate_segs += u64::from(data_end <= nxt);
+            self.ack.now = true;
+            return Ok(());
+        }
+        let skip = (start - a.start) as usize;
+        let bytes = &a.payload[skip..skip + (end - start) as usize];
+        if start == nxt && self.rcv.ooo.is_empty() {
+            self.take_in_order(env, start as u64, bytes)
+        } else {
+            self.take_out_of_order(env, start as u64, bytes)
+        }
     }
 
-    /// Copies `bytes` to their place; returns the end of what was stored (less than all only without chunks).
-    #[inline]
-    fn store(&mut self, eng: &mut Engine, regions: &mut RegionState, start: Pos, bytes: &[u8]) -> Pos {
-        let mut pos = start;
-        let mut rest = bytes;
-        if self.asked(app_flags::SHUT_RD) {
-            return start + bytes.len() as Pos;
+    fn take_in_order(&mut self, env: &mut Env, start: u64, bytes: &[u8]) -> Result<(), Refusal> {
+        let end = start + bytes.len() as u64;
+        if !self.rcv.discard {
+            if !self.allocate(&mut env.regions, start, end) {
+                return Err(Refusal::NoChunk);
+            }
+            self.write(start, bytes);
         }
-        while !rest.is_empty() {
-            let offset = (pos % C) as usize;
-            let (now, later) = rest.split_at(rest.len().min(CHUNK_SIZE - offset));
-            let Some(chunk) = self.rx_chunk(regions, pos / C) else {
-                eng.stats.rx_chunk_shortage += 1;
-                break;
-            };
+        self.rcv.nxt = end;
+        self.publish_received(env, end - start);
+        Ok(())
+    }
+
+    fn take_out_of_order(&mut self, env: &mut Env, start: u64, bytes: &[u8]) -> Result<(), Refusal> {
+        let end = start + bytes.len() as u64;
+        let nxt = self.rcv.nxt;
+        env.stats.out_of_order += u64::from(start > nxt);
+        // RFC 5681 §4.2: at once, for a gap as for what fills it.
+        self.ack.now = true;
+        if start > nxt {
+            self.ack.extra += 1;
+        }
+        if !self.rcv.discard && !self.allocate(&mut env.regions, start, end) {
+            return Err(Refusal::NoChunk);
+        }
+        let mut at = start;
+        while let Some((from, to)) = self.rcv.ooo.gap(at, end) {
+            if at == start && from > start {
+                self.rcv.ooo.note_duplicate(start, from);
+            }
+            if !self.rcv.discard {
+                self.write(from, &bytes[(from - start) as usize..(to - start) as usize]);
+            }
+            at = to;
+        }
+        if at == start {
+            env.stats.duplicate_segs += 1;
+            self.rcv.ooo.note_duplicate(start, end);
+            return Ok(());
+        }
+        if !self.rcv.ooo.insert(start, end) {
+            return Err(Refusal::TooManyRanges);
+        }
+        self.rcv.nxt = self.rcv.ooo.advance(nxt);
+        if self.rcv.nxt > nxt {
+            self.publish_received(env, self.rcv.nxt - nxt);
+        }
+        Ok(())
+    }
+
+    /// What counts as a full-sized segment for delayed ACKs (RFC 5681 §4.2): the largest the peer has sent so far.
+    fn learn_segment_size(&mut self, a: &Arrival) {
+        let size = if a.gso_size != 0 { u32::from(a.gso_size) } else { a.payload.len() as u32 };
+        if size > self.rcv.seg_size {
+            self.rcv.seg_size = size.min(self.rcv.mss);
+        }
+    }
+
+    /// Payload to its place; the chunks are there.
+    fn write(&mut self, mut at: u64, mut bytes: &[u8]) {
+        while !bytes.is_empty() {
+            let offset = (at % CHUNK) as usize;
+            let (now, rest) = bytes.split_at(bytes.len().min(CHUNK as usize - offset));
+            let chunk = self.rcv.chunks[(at / CHUNK) as usize % STREAM_CHUNKS];
             stream::rx_write(&self.region, chunk, offset, now);
-            pos += now.len() as Pos;
-            rest = later;
+            at += now.len() as u64;
+            bytes = rest;
         }
-        pos
     }
 
-    /// RCV.NXT moves to `end`, and over what waits right behind.
-    fn advance(&mut self, end: Pos) {
-        let before = self.rcv.nxt;
-        self.rcv.nxt = self.rcv.nxt.max(end);
-        if !self.rcv.ooo.is_empty() {
-            // A gap is filled, wholly or in part: tell at once (RFC 5681 §4.2).
-            self.rcv.ack_now = true;
-            if let Some((_, range_end)) = self.rcv.ooo.containing(self.rcv.nxt) {
-                self.rcv.nxt = range_end;
+    /// New in-order bytes: a spinning reader sees them at once, sleepers are woken now and then.
+    pub fn publish_received(&mut self, env: &Env, bytes: u64) {
+        if !self.rcv.discard {
+            self.rcv.published = self.data_received();
+            self.slot().rx_tail.store(self.rcv.published, Release);
+            self.rcv.unannounced += bytes;
+            if self.rcv.unannounced >= ANNOUNCE_BYTES {
+                self.announce(env);
             }
-            let nxt = self.rcv.nxt;
-            self.rcv.ooo.remove_below(nxt);
-            self.rcv.recent.retain(|p| *p >= nxt);
-        }
-        let new = (self.rcv.nxt - before) as u32;
-        self.rcv.unacked = self.rcv.unacked.saturating_add(new);
-        if new > 0 {
-            if self.asked(app_flags::SHUT_RD) {
-                self.discard();
-            }
-            self.slot().rx_tail.store(self.rcv.nxt as u64, Release);
-            self.rx_news = true;
         }
     }
 
-    /// shutdown(SHUT_RD): what arrives is acknowledged and dropped.
-    fn discard(&mut self) {
-        self.rcv.head = self.rcv.nxt;
-        self.slot().rx_head.store(self.rcv.nxt as u64, Release);
-    }
-
-    fn keep_out_of_order(&mut self, eng: &mut Engine, start: Pos, end: Pos) {
-        eng.stats.out_of_order += 1;
-        self.rcv.ack_now = true;
-        if self.rcv.ooo.insert(start, end) == 0 {
-            self.rcv.dsack = self.rcv.dsack.or(Some((start, end)));
+    /// Wakes whoever sleeps for bytes or for the end of the stream.
+    pub fn announce(&mut self, env: &Env) {
+        if core::mem::take(&mut self.rcv.unannounced) > 0 {
+            notify::readable(&self.region, self.sock, self.slot(), &*env.waker);
         }
-        // RFC 2018 §4: the block with the newest segment first, then those reported last.
-        let newest = self.rcv.ooo.containing(start).map_or(start, |r| r.0);
-        self.rcv.recent.retain(|p| *p != newest);
-        if self.rcv.recent.is_full() {
-            self.rcv.recent.pop();
-        }
-        self.rcv.recent.insert(0, newest);
-    }
-
-    /// The peer's FIN (RFC 9293 §3.10.7.4 eighth step), remembered until everything before it is here.
-    pub fn on_fin(&mut self, at: Pos) {
-        if at <= self.rcv.adv && at >= self.rcv.nxt {
-            self.rcv.fin_at.get_or_insert(at);
-        }
-        self.rcv.ack_now = true;
-    }
-
-    /// Passes the FIN when RCV.NXT has come to it.
-    #[inline]
-    pub fn pass_fin(&mut self) {
-        if self.rcv.fin || self.rcv.fin_at != Some(self.rcv.nxt) {
-            return;
-        }
-        self.rcv.fin = true;
-        self.rcv.nxt += 1;
-        self.rcv.adv = self.rcv.adv.max(self.rcv.nxt);
-        self.passive_close = !self.fin_sent();
-        self.slot().daemon_flags.fetch_or(daemon_flags::RX_FIN, Release);
-        self.rx_news = true;
-        self.rcv.ack_now = true;
     }
 }

@@ -1,120 +1,159 @@
-//! Taking over a connection from the slow path.
+//! Taking over an established connection from the slow path.
 
-use crate::alloc::RegionState;
+use crate::ack::QUICK_ACKS;
+use crate::alloc::CHUNK;
+use crate::buffers::buffer_size;
 use crate::congestion::Congestion;
-use crate::engine::Engine;
-use crate::flow::{Ending, Flow, Receive, Send, Timers};
-use crate::ranges::{Pos, RangeSet};
-use crate::recovery::Recovery;
+use crate::flow::{AckState, AppView, Counts, Flow, NO_CHUNK, Receive, Send, Stamps};
+use crate::kick::DEFAULT_TTL;
+use crate::poll::Env;
+use crate::reassembly::Reassembly;
+use crate::recovery::Scoreboard;
 use crate::rtt::Rtt;
-use crate::validate::Arrival;
-use std::collections::VecDeque;
-use std::sync::atomic::Ordering::{Relaxed, Release};
+use crate::space::Space;
+use crate::timers::Timers;
+use core::sync::atomic::Ordering::{Relaxed, Release};
 use toe_core::flow::FlowInit;
 use toe_core::notify;
-use toe_core::shm::SockState;
+use toe_core::shm::{STREAM_CHUNKS, SockState};
+use toe_core::wire::{Segment, TcpOptions, flags};
 
-/// Segments acknowledged at once at the start of a connection (Linux: TCP_MAX_QUICKACKS).
-const QUICK_ACKS: u8 = 16;
+/// Least MSS we believe, so that options always leave room for data (Linux's TCP_MIN_SND_MSS is 48).
+pub(crate) const LEAST_MSS: u16 = 64;
+/// "Full-sized" until the peer has shown what it sends (RFC 9293 §3.7.1's default).
+const FIRST_SEGMENT_SIZE: u32 = 536;
+/// What the handshake has told the peer of our window, at most: SYN windows are not scaled.
+const SYN_WINDOW: u64 = 65_535;
 
 impl Flow {
-    /// The flow that `init` describes; `None` if its socket is not in its region.
-    pub fn new(eng: &Engine, init: &FlowInit) -> Option<Flow> {
-        let slot = init.region.sock(init.sock)?;
-        let limit = slot.rx_limit.load(Relaxed).clamp(2048, Flow::MAX_BUFFER);
-        let mut rtt = Rtt::new(&eng.tcp);
-        if let Some(r) = init.rtt {
-            rtt.sample(r);
-        }
-        // The window field of a SYN is never scaled: at most 64 KiB are announced yet.
-        let adv = Pos::from(limit.min(0xffff));
-        let mss = init.snd_mss.max(64);
-        Some(Flow {
+    /// A flow as it stands after the handshake: position 0 both ways, nothing in flight.
+    pub fn new(init: &FlowInit, env: &Env) -> Flow {
+        let limit = buffer_size(env.tcp.rcvbuf.into());
+        let mut flow = Flow {
             id: init.id,
             key: init.key,
             nic: init.nic,
             l2: init.l2,
+            link_hash: init.key.link_hash(),
             region: init.region.clone(),
+            region_id: init.region.id(),
             sock: init.sock,
-            snd: Send {
-                iss: init.iss,
-                una: 0,
-                nxt: 0,
-                tail: 0,
-                fin: false,
-                wnd: init.snd_wnd,
-                max_wnd: init.snd_wnd,
-                wl1: -1,
-                wl2: 0,
-                wscale: init.snd_wscale.min(14),
-                mss,
-                small_end: 0,
-                last: eng.now,
-                cwnd_limited: false,
-                override_sws: false,
-            },
-            rcv: Receive {
-                irs: init.irs,
-                nxt: 0,
-                adv,
-                head: 0,
-                ooo: RangeSet::default(),
-                recent: Default::default(),
-                dsack: None,
-                fin_at: None,
-                fin: false,
-                wscale: init.rcv_wscale.min(14),
-                limit,
-                mss: u32::from(init.rcv_mss).min(536),
-                unacked: 0,
-                ack_now: init.ack_due,
-                quick: QUICK_ACKS,
-                first_chunk: 0,
-                chunks: VecDeque::new(),
-                tune: (0, eng.now),
-            },
+            app: AppView { ttl: DEFAULT_TTL, ..AppView::default() },
+            snd: sending(init, env),
+            rcv: receiving(init, env, limit),
+            ack: AckState { quick: QUICK_ACKS, ..AckState::default() },
+            rtt: Rtt::new(&env.tcp, init.rtt, init.syn_retransmitted),
+            cc: Congestion::new(init.congestion, 1, false),
+            board: Scoreboard::new(),
+            timers: Timers::new(),
+            ts: init.timestamps.map(|ts| Stamps::new(ts, env.now)),
             sack: init.sack,
-            ts: init.timestamps,
-            rtt,
-            cc: Congestion::new(init.congestion, u32::from(mss), init.syn_retransmitted),
-            recovery: Recovery::default(),
-            timers: Timers::default(),
-            backoff: 0,
-            keepalive_probes: 0,
-            progress: eng.now,
-            heard: eng.now,
-            app: 0,
-            orphan: false,
-            passive_close: false,
-            ending: Ending::No,
-            reset_peer: false,
-            dirty: false,
-            rx_news: false,
-            tx_news: false,
-            ident: init.iss.0 as u16,
-            segs_out: 0,
-            segs_in: 0,
-            retrans: 0,
-        })
+            ending: None,
+            queued: false,
+            counts: Counts::default(),
+        };
+        flow.cc = Congestion::new(init.congestion, flow.mss(), init.syn_retransmitted);
+        flow
     }
 
-    /// First steps: early data, then whatever the app has already asked for.
-    pub fn start(&mut self, eng: &mut Engine, regions: &mut RegionState, early_data: &[u8], early_fin: bool) {
+    /// Fills in the slot and hands the app what has already arrived.
+    pub fn begin(&mut self, env: &mut Env, init: &FlowInit) {
         let slot = self.slot();
-        slot.state.store(SockState::Established as u32, Release);
-        if !early_data.is_empty() || early_fin {
-            let end = early_data.len() as Pos;
-            self.rcv.adv = self.rcv.adv.max(end + 1);
-            let a = Arrival { start: 0, end, ack: 0, window: self.snd.wnd };
-            self.on_data(eng, regions, &a, early_data);
-            if early_fin {
-                self.on_fin(end);
-                self.pass_fin();
-            }
+        slot.rx_limit.store(self.rcv.limit as u32, Relaxed);
+        slot.tx_limit.store(buffer_size(env.tcp.sndbuf.into()) as u32, Relaxed);
+        let options = u32::from(self.ts.is_some()) | u32::from(self.sack) << 1 | u32::from(init.rcv_wscale > 0) << 2;
+        slot.info.options.store(options, Relaxed);
+        slot.info.wscale.store(u32::from(init.snd_wscale & 15) | u32::from(init.rcv_wscale & 15) << 4, Relaxed);
+        self.read_options(env);
+        self.take_early(env, init);
+        self.ack.now |= init.ack_due; // the third segment of the handshake (RFC 9293 §3.10.7.3)
+        let slot = self.slot();
+        if slot.state.load(Relaxed) != SockState::Established as u32 {
+            slot.state.store(SockState::Established as u32, Release);
         }
-        self.apply_rcvbuf();
-        self.take_kick(eng, regions);
-        notify::all(&self.region, self.sock, self.slot(), &*eng.waker);
-        eng.touch(self);
+        notify::all(&self.region, self.sock, slot, &*env.waker);
+        self.publish_info();
+    }
+
+    /// Data and FIN that came with the handshake: as if they arrived now in one segment.
+    fn take_early(&mut self, env: &mut Env, init: &FlowInit) {
+        if init.early_data.is_empty() && !init.early_fin {
+            return;
+        }
+        let seg = Segment {
+            key: init.key,
+            seq: init.irs + 1,
+            ack: init.iss + 1,
+            flags: flags::ACK | if init.early_fin { flags::FIN } else { 0 },
+            window: self.snd.raw_wnd,
+            urgent: 0,
+            options: TcpOptions {
+                timestamps: init.timestamps.map(|ts| toe_core::wire::Timestamps { val: ts.recent, ecr: 0 }),
+                ..TcpOptions::default()
+            },
+            l4_offset: 0,
+            payload_offset: 0,
+            payload_len: init.early_data.len(),
+            ecn: 0,
+            ttl: DEFAULT_TTL,
+        };
+        self.input(env, &seg, &init.early_data, 0);
+        self.ack.now = true;
+    }
+}
+
+fn sending(init: &FlowInit, env: &Env) -> Send {
+    let wnd = u64::from(init.snd_wnd);
+    Send {
+        space: Space::new(init.iss),
+        una: 0,
+        nxt: 0,
+        wnd,
+        raw_wnd: (wnd >> init.snd_wscale.min(14)).min(u16::MAX.into()) as u16,
+        max_wnd: wnd,
+        wscale: init.snd_wscale.min(14),
+        wl1: 0,
+        wl2: 0,
+        mss: init.snd_mss.max(LEAST_MSS).into(),
+        buf_max: buffer_size(env.tcp.buf_max.into()),
+        fin: None,
+        closed_first: false,
+        small_end: 0,
+        limited: 0,
+        timed: None,
+        last: env.now,
+        progress: env.now,
+        timed_out: false,
+        probes: 0,
+        persist_backoff: 0,
+        probe_due: false,
+        sws_over: false,
+        cork_over: false,
+    }
+}
+
+fn receiving(init: &FlowInit, env: &Env, limit: u64) -> Receive {
+    debug_assert!(limit <= STREAM_CHUNKS as u64 * CHUNK);
+    Receive {
+        space: Space::new(init.irs),
+        nxt: 0,
+        edge: limit,
+        told: limit.min(SYN_WINDOW),
+        acked: 0,
+        advertised: limit.min(SYN_WINDOW),
+        wscale: init.rcv_wscale.min(14),
+        mss: u32::from(init.rcv_mss).max(LEAST_MSS.into()),
+        seg_size: FIRST_SEGMENT_SIZE.min(u32::from(init.rcv_mss).max(LEAST_MSS.into())),
+        limit,
+        fin: None,
+        fin_done: false,
+        published: 0,
+        discard: false,
+        ooo: Reassembly::default(),
+        chunks: Box::new([NO_CHUNK; STREAM_CHUNKS]),
+        freed: 0,
+        unannounced: 0,
+        last: env.now,
+        tuned: (0, env.now),
     }
 }

@@ -1,128 +1,153 @@
-//! The fast path: one pinned core's poll loop and the hot functions of TCP.
+//! The fast path: TCP's data path, one [`FastPath`] for each pinned core.
 //!
-//! The hybrid-TOE paper found seven functions that take 70-90 % of TCP's time; each has its file here, ③ (waiting) excepted,
-//! which is the app's and the slow path's:
+//! It reads no clock, file or global: time, links and queues are arguments, so the same code runs live and in virtual time.
+//! Each of the hot functions that the hybrid-TOE paper found has a file:
 //!
-//! | no | function | file |
+//! | | function | file |
 //! | --- | --- | --- |
-//! | ① | socket-buffer allocation | `alloc.rs` |
-//! | ② | copy to the link | `segment.rs` with `toe_core::stream` (the first copy is the app's) |
+//! | ① | buffer allocation | `alloc.rs` |
+//! | ② | copy on the sending side | `copy_tx.rs` (a gather; the link's DMA does the copy) |
+//! | ③ | waiting | not here: apps wait by `notify`, the slow path decides about time-outs |
 //! | ④ | header validation | `validate.rs` |
-//! | ⑤ | acknowledgments | `ack.rs` |
-//! | ⑥ | copy from the link | `copy_rx.rs` |
-//! | ⑦ | socket-buffer free | `free.rs` |
+//! | ⑤ | ACK processing and generation | `ack.rs` |
+//! | ⑥ | copy on the receiving side | `copy_rx.rs` |
+//! | ⑦ | freeing | `free.rs` |
 //!
-//! The engine reads no clock, descriptor or global: time and links are arguments.
+//! Around them: `poll.rs` (the loop), `table.rs` and `flow.rs` (whose segment is it), `space.rs`, `ranges.rs`, `reassembly.rs`,
+//! `recovery.rs`, `congestion/`, `rtt.rs`, `segment.rs` and `output.rs` (what leaves), `timers.rs` and `wheel.rs`, `buffers.rs`
+//! (sizes and windows), `install.rs`, `close.rs`, `kick.rs` (what apps say) and `messages.rs` (what the slow path says).
+//!
+//! What it does not do: handshakes, time-out policy, TIME-WAIT, ICMP, neighbours. Those are the slow path's.
 
 #![forbid(unsafe_code)]
 
 mod ack;
 mod alloc;
+mod buffers;
 mod close;
 mod congestion;
 mod copy_rx;
-mod down;
-mod engine;
+mod copy_tx;
 mod flow;
 mod free;
 mod install;
 mod kick;
+mod messages;
+mod output;
 mod poll;
 mod ranges;
+mod reassembly;
 mod recovery;
 mod rtt;
 mod segment;
+mod space;
 mod table;
 mod timers;
 mod validate;
 mod wheel;
 
-use alloc::RegionState;
-use engine::Engine;
-use hashbrown::HashMap;
+use crate::alloc::Regions;
+use crate::poll::Env;
+use crate::table::FlowTable;
+use crate::validate::ChallengeLimit;
+use crate::wheel::Wheel;
 use std::collections::VecDeque;
 use std::sync::Arc;
-use table::FlowTable;
 use toe_core::msg::{CoreStats, Down, Up};
 use toe_core::nic::Nic;
-use toe_core::notify::Waker;
-use toe_core::pathq::{Receiver, Sender};
 use toe_core::tcp::TcpConfig;
-use toe_core::{CoreId, FlowId, NicId, RegionId};
+use toe_core::{CoreId, FlowId, Instant, NicId, notify, pathq};
 
-/// What a core is told at its start.
+/// What a fast path must know.
+#[derive(Clone, Debug)]
 pub struct FastPathConfig {
-    /// Which core.
+    /// Its core's position: kicks come to worker `1 + core`.
     pub core: CoreId,
-    /// Of how many.
+    /// Number of fast path cores: each has an equal share of every region's RX arena.
     pub cores: usize,
-    /// Parameters.
+    /// TCP parameters.
     pub tcp: TcpConfig,
-    /// Secret for the flow table's hash.
+    /// Secret of the flow table's hash.
     pub hash_seed: u64,
 }
 
-/// One core.
+/// One core's fast path.
 pub struct FastPath {
-    eng: Engine,
-    flows: FlowTable,
-    regions: HashMap<RegionId, RegionState>,
+    env: Env,
+    table: FlowTable,
+    wheel: Wheel,
+    /// Flows that want a turn.
+    ready: VecDeque<FlowId>,
+    /// Scratch for kicks.
+    kicked: Vec<FlowId>,
+    /// The slow path's frames that wait for a full link.
+    waiting_frames: VecDeque<(NicId, Vec<u8>)>,
     nics: Vec<Box<dyn Nic>>,
-    link_up: Vec<Option<bool>>,
-    down: Receiver<Down>,
-    transmit_backlog: VecDeque<(NicId, Vec<u8>)>,
-    due: Vec<FlowId>,
-    finishing: Vec<FlowId>,
+    links_up: Vec<bool>,
+    links_used: Vec<bool>,
+    down: pathq::Receiver<Down>,
 }
 
 impl FastPath {
-    /// A core with its queue of every link (index = `NicId`).
+    /// A fast path over `nics` (a link's position is its `NicId`).
     pub fn new(
-        config: FastPathConfig,
+        cfg: FastPathConfig,
         nics: Vec<Box<dyn Nic>>,
-        up: Sender<Up>,
-        down: Receiver<Down>,
-        waker: Arc<dyn Waker>,
+        up: pathq::Sender<Up>,
+        down: pathq::Receiver<Down>,
+        waker: Arc<dyn notify::Waker>,
     ) -> FastPath {
+        let env = Env {
+            now: Instant::ZERO,
+            core: cfg.core,
+            stats: CoreStats::default(),
+            regions: Regions::new(cfg.core, cfg.cores),
+            up,
+            waker,
+            challenge: ChallengeLimit::new(cfg.tcp.challenge_ack_limit),
+            tcp: cfg.tcp,
+        };
         FastPath {
-            eng: Engine::new(config.core, config.cores, config.tcp, up, waker),
-            flows: FlowTable::new(config.hash_seed),
-            regions: HashMap::new(),
-            link_up: vec![None; nics.len()],
+            env,
+            table: FlowTable::new(cfg.hash_seed),
+            wheel: Wheel::new(),
+            ready: VecDeque::new(),
+            kicked: Vec::new(),
+            waiting_frames: VecDeque::new(),
+            links_up: vec![false; nics.len()],
+            links_used: vec![false; nics.len()],
             nics,
             down,
-            transmit_backlog: VecDeque::new(),
-            due: Vec::new(),
-            finishing: Vec::new(),
         }
     }
 
-    /// Before sleeping: asks links for a wake-up. `false`: something is pending, poll again.
+    /// About to sleep: arms the links. `true`: nothing is pending anywhere, sleep until the time that `poll` gave.
     pub fn arm(&mut self) -> bool {
-        let worker = 1 + self.eng.core.index();
-        self.nics.iter_mut().fold(true, |quiet, nic| nic.arm() && quiet)
-            && self.down.is_empty()
-            && self.regions.values().all(|s| s.region.layout().kick[worker].is_empty())
-    }
-
-    /// After sleeping (or deciding not to).
-    pub fn disarm(&mut self) {
+        let worker = 1 + self.env.core.index();
+        let kicks = |s: &alloc::RegionState| s.region.layout().kick.get(worker).is_none_or(|set| set.is_empty());
+        let mut quiet = true;
         for nic in &mut self.nics {
-            nic.disarm();
+            quiet &= nic.arm(); // every link, even if an earlier one has something pending
         }
+        quiet && self.down.is_empty() && self.env.regions.iter().all(kicks)
     }
 
-    /// The links, for their descriptors.
+    /// Awake again.
+    pub fn disarm(&mut self) {
+        self.nics.iter_mut().for_each(|nic| nic.disarm());
+    }
+
+    /// The links, for their `wait_fds`.
     pub fn nics(&self) -> &[Box<dyn Nic>] {
         &self.nics
     }
 
     /// Counters so far.
     pub fn stats(&self) -> CoreStats {
-        let mut stats = self.eng.stats.clone();
-        stats.flows = self.flows.len() as u64;
-        stats.rx_chunks_in_use = self.regions.values().map(RegionState::used).sum();
-        stats.nics = self.nics.iter().enumerate().map(|(i, n)| (NicId(i as u8), n.stats())).collect();
+        let mut stats = self.env.stats.clone();
+        stats.flows = self.table.len() as u64;
+        stats.rx_chunks_in_use = self.env.regions.iter().map(|r| u64::from(r.pool.in_use)).sum();
+        stats.nics = self.nics.iter().enumerate().map(|(at, n)| (NicId(at as u8), n.stats())).collect();
         stats
     }
 }

@@ -1,80 +1,77 @@
-//! A sorted set of disjoint, non-touching half-open ranges of stream positions: what has arrived out of order, and what
-//! the peer has selectively acknowledged.
+//! A set of stream positions as sorted ranges: what arrived out of order, and what the peer has SACKed.
 
-/// Positions are `i64`: sequence numbers unwrapped, relative to the first byte of the stream.
-pub type Pos = i64;
-
-/// The set. Few ranges are the rule, so a sorted `Vec` beats a tree.
-#[derive(Clone, Debug, Default)]
-pub struct RangeSet {
-    ranges: Vec<(Pos, Pos)>,
+/// Half-open ranges `(start, end)`, sorted, never empty, never touching each other.
+#[derive(Debug, Default)]
+pub(crate) struct RangeSet {
+    ranges: Vec<(u64, u64)>,
 }
 
 impl RangeSet {
-    /// The ranges, lowest first.
-    pub fn iter(&self) -> impl DoubleEndedIterator<Item = (Pos, Pos)> + '_ {
-        self.ranges.iter().copied()
-    }
-
     /// Nothing in it?
     #[inline(always)]
     pub fn is_empty(&self) -> bool {
         self.ranges.is_empty()
     }
 
-    /// Number of ranges.
-    pub fn len(&self) -> usize {
-        self.ranges.len()
-    }
-
-    /// Positions of `[start, end)` that are covered.
-    pub fn covered_in(&self, start: Pos, end: Pos) -> i64 {
-        self.ranges.iter().map(|&(a, b)| (b.min(end) - a.max(start)).max(0)).sum()
-    }
-
-    /// Adds `[start, end)`; returns how many positions were new.
-    pub fn insert(&mut self, mut start: Pos, mut end: Pos) -> i64 {
-        if start >= end {
-            return 0;
+    /// Adds `start..end`; `None`: it would need one more range than `most`, nothing was changed. Else the bytes that were new.
+    pub fn insert(&mut self, start: u64, end: u64, most: usize) -> Option<u64> {
+        debug_assert!(start < end);
+        let from = self.ranges.partition_point(|r| r.1 < start);
+        let to = self.ranges.partition_point(|r| r.0 <= end);
+        if from == to {
+            if self.ranges.len() >= most {
+                return None;
+            }
+            self.ranges.insert(from, (start, end));
+            return Some(end - start);
         }
-        let first = self.ranges.partition_point(|r| r.1 < start);
-        let last = self.ranges.partition_point(|r| r.0 <= end);
-        let had: i64 = self.ranges[first..last].iter().map(|&(a, b)| (b.min(end) - a.max(start)).max(0)).sum();
-        let new = end - start - had;
-        if first < last {
-            start = start.min(self.ranges[first].0);
-            end = end.max(self.ranges[last - 1].1);
-        }
-        self.ranges.splice(first..last, [(start, end)]);
-        new
+        let known: u64 = self.ranges[from..to].iter().map(|r| r.1 - r.0).sum();
+        let merged = (self.ranges[from].0.min(start), self.ranges[to - 1].1.max(end));
+        self.ranges[from] = merged;
+        self.ranges.drain(from + 1..to);
+        Some(merged.1 - merged.0 - known)
     }
 
-    /// Drops everything below `pos`.
-    pub fn remove_below(&mut self, pos: Pos) {
-        let keep = self.ranges.partition_point(|r| r.1 <= pos);
-        self.ranges.drain(..keep);
+    /// Takes out everything below `pos`.
+    pub fn remove_below(&mut self, pos: u64) {
+        let gone = self.ranges.partition_point(|r| r.1 <= pos);
+        self.ranges.drain(..gone);
         if let Some(first) = self.ranges.first_mut() {
             first.0 = first.0.max(pos);
         }
     }
 
-    /// The first gap at or after `pos` and before `limit`.
-    pub fn first_gap(&self, pos: Pos, limit: Pos) -> Option<(Pos, Pos)> {
-        let mut start = pos;
-        for &(a, b) in &self.ranges[self.ranges.partition_point(|r| r.1 <= pos)..] {
-            if a > start {
-                break;
-            }
-            start = start.max(b);
-        }
-        let next = self.ranges.iter().find(|r| r.0 > start).map_or(limit, |r| r.0);
-        (start < limit).then_some((start, next.min(limit)))
+    /// The highest range.
+    pub fn last(&self) -> Option<(u64, u64)> {
+        self.ranges.last().copied()
     }
 
-    /// The range that holds `pos`.
-    pub fn containing(&self, pos: Pos) -> Option<(Pos, Pos)> {
+    /// The range that contains `pos`.
+    pub fn containing(&self, pos: u64) -> Option<(u64, u64)> {
         let i = self.ranges.partition_point(|r| r.1 <= pos);
         self.ranges.get(i).copied().filter(|r| r.0 <= pos)
+    }
+
+    /// How many bytes of `start..end` are in the set.
+    pub fn covered(&self, start: u64, end: u64) -> u64 {
+        let from = self.ranges.partition_point(|r| r.1 <= start);
+        self.ranges[from..].iter().take_while(|r| r.0 < end).map(|r| r.1.min(end) - r.0.max(start)).sum()
+    }
+
+    /// The first stretch of `start..end` that is not in the set.
+    pub fn gap(&self, start: u64, end: u64) -> Option<(u64, u64)> {
+        let i = self.ranges.partition_point(|r| r.1 <= start);
+        let (from, next) = match self.ranges.get(i) {
+            Some(r) if r.0 <= start => (r.1, self.ranges.get(i + 1)),
+            other => (start, other),
+        };
+        let to = next.map_or(end, |r| r.0.min(end));
+        (from < to).then_some((from, to))
+    }
+
+    /// All ranges, highest first.
+    pub fn top_down(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+        self.ranges.iter().rev().copied()
     }
 }
 
@@ -82,32 +79,42 @@ impl RangeSet {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use std::collections::BTreeSet;
 
     proptest! {
         #[test]
-        fn agrees_with_a_bitmap(ops in proptest::collection::vec((0i64..200, 0i64..40, any::<bool>()), 1..60)) {
-            let mut set = RangeSet::default();
-            let mut bits = vec![false; 300];
+        fn behaves_like_a_set_of_numbers(ops in proptest::collection::vec((0u64..60, 1u64..12, any::<bool>()), 1..40)) {
+            let (mut set, mut model) = (RangeSet::default(), BTreeSet::new());
             for (start, len, remove) in ops {
-                if remove && len == 7 {
+                let end = start + len;
+                if remove {
                     set.remove_below(start);
-                    bits[..start as usize].fill(false);
+                    model.retain(|&p| p >= start);
                 } else {
-                    let new = set.insert(start, start + len);
-                    let slice = &mut bits[start as usize..(start + len) as usize];
-                    prop_assert_eq!(new as usize, slice.iter().filter(|b| !**b).count());
-                    slice.fill(true);
+                    let before = model.len();
+                    model.extend(start..end);
+                    prop_assert_eq!(set.insert(start, end, 99), Some((model.len() - before) as u64));
                 }
-                prop_assert_eq!(set.covered_in(0, 300) as usize, bits.iter().filter(|b| **b).count());
-                let mut last = -1;
-                for (a, b) in set.iter() {
-                    prop_assert!(a > last && b > a, "ranges touch or are out of order");
-                    prop_assert!(bits[a as usize..b as usize].iter().all(|b| *b));
-                    last = b;
+                prop_assert!(set.ranges.iter().all(|r| r.0 < r.1));
+                prop_assert!(set.ranges.windows(2).all(|w| w[0].1 < w[1].0));
+                let flat: BTreeSet<u64> = set.ranges.iter().flat_map(|r| r.0..r.1).collect();
+                prop_assert_eq!(&flat, &model);
+                prop_assert_eq!(set.covered(start, end), model.range(start..end).count() as u64);
+                let first_gap = (start..end).find(|p| !model.contains(p));
+                prop_assert_eq!(set.gap(start, end).map(|g| g.0), first_gap);
+                if let Some((a, b)) = set.gap(start, end) {
+                    prop_assert!((a..b).all(|p| !model.contains(&p)) && (b == end || model.contains(&b)));
                 }
-                let gap = (start..250).find(|&p| !bits[p as usize]);
-                prop_assert_eq!(set.first_gap(start, 250).map(|g| g.0), gap);
-                prop_assert_eq!(set.containing(start).is_some(), bits[start as usize]);
+                prop_assert_eq!(set.containing(start).is_some(), model.contains(&start));
+            }
+        }
+
+        #[test]
+        fn never_more_ranges_than_allowed(starts in proptest::collection::vec(0u64..200, 1..60)) {
+            let mut set = RangeSet::default();
+            for s in starts {
+                let _ = set.insert(s * 2, s * 2 + 1, 8);
+                prop_assert!(set.ranges.len() <= 8);
             }
         }
     }

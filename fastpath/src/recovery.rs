@@ -1,166 +1,327 @@
-//! Loss recovery: SACK scoreboard and "NextSeg" of RFC 6675, fast retransmit and recovery of RFC 5681/6582 where the
-//! peer has no SACK, limited transmit (RFC 3042), and recovery after a time-out (RFC 5681 §3.1, all by the same
-//! scoreboard). RACK-TLP and PRR will take the place of `update_lost` and of the window rule in `segment.rs`.
+//! What is lost and what is in flight: the scoreboard of RFC 6675, and its emulation for peers without SACK (RFC 6582).
+//!
+//! ```text
+//!   una            rtx_to           lost_to              nxt
+//!    |--- resent -----|--- to resend ---|--- in flight ----|        SACKed ranges lie anywhere between and count nowhere
+//! ```
+//!
+//! Loss is monotone (what lies below a lost byte and is not SACKed is lost as well), so one edge is enough. Whoever adds
+//! another detector (RACK, RFC 8985) raises `lost_to`; whoever paces recovery (PRR, RFC 6937) changes only the congestion window.
 
-use crate::flow::Flow;
-use crate::ranges::{Pos, RangeSet};
+use crate::ranges::RangeSet;
+use crate::space::Space;
 use toe_core::wire::SackBlocks;
 
-/// RFC 6675 §2, RFC 5681 §3.2.
-const DUP_THRESH: u32 = 3;
+/// RFC 5681 §3.2, RFC 6675 §2.
+pub(crate) const DUP_THRESH: u32 = 3;
+/// Most SACKed ranges kept; SACK is advice (RFC 2018 §8), a peer that sends more is not believed further.
+const MOST_RANGES: usize = 1024;
 
-/// Phase of the sender.
+/// What the sender is doing about loss.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Phase {
-    /// No loss known.
+pub(crate) enum Phase {
+    /// Nothing known to be lost.
     Open,
-    /// Fast recovery.
-    Fast,
-    /// After a retransmission time-out.
-    Loss,
+    /// Fast recovery until `point` is acknowledged.
+    Recovery { point: u64 },
+    /// After a time-out, until `point` is acknowledged.
+    Loss { point: u64 },
 }
 
-/// The scoreboard of one flow.
-pub struct Recovery {
-    /// Phase.
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Scoreboard {
     pub phase: Phase,
-    /// Recovery ends when this position is acknowledged (RecoveryPoint, RFC 6675 §2).
-    pub point: Pos,
-    /// What the peer has selectively acknowledged.
-    pub sacked: RangeSet,
-    /// Everything not SACKed below this is held lost.
-    pub lost_to: Pos,
-    /// Everything below this has been retransmitted in this recovery (HighRxt).
-    pub high_rxt: Pos,
-    /// Duplicate ACKs in a row.
     pub dup_acks: u32,
+    /// The next segment goes out whatever the congestion window says (RFC 6675 §5 step 4.3).
+    pub force: bool,
+    sacked: RangeSet,
+    lost_to: u64,
+    rtx_to: u64,
+    /// Without SACK: bytes that duplicate ACKs say have left the network.
+    dup_bytes: u64,
+    /// SND.NXT when recovery or a time-out last began: duplicate ACKs for less are echoes of our own resending (RFC 6582 §4).
+    recover: Option<u64>,
+    /// New data sent on the first duplicate ACKs (RFC 3042), which does not count as flight when the window is halved.
+    limited_transmit: u64,
+    /// RFC 6675 NextSeg rule (4): the last segment was resent already.
+    rescued: bool,
 }
 
-impl Default for Recovery {
-    fn default() -> Recovery {
-        Recovery { phase: Phase::Open, point: 0, sacked: RangeSet::default(), lost_to: 0, high_rxt: 0, dup_acks: 0 }
+impl Scoreboard {
+    pub fn new() -> Scoreboard {
+        Scoreboard {
+            phase: Phase::Open,
+            dup_acks: 0,
+            force: false,
+            sacked: RangeSet::default(),
+            lost_to: 0,
+            rtx_to: 0,
+            dup_bytes: 0,
+            recover: None,
+            limited_transmit: 0,
+            rescued: false,
+        }
     }
-}
 
-impl Flow {
-    /// Enters a segment's SACK blocks into the scoreboard; returns whether they told anything new. Blocks outside of
-    /// what is outstanding are ignored (RFC 6675 §4; DSACK blocks are below SND.UNA).
-    pub fn take_sack(&mut self, blocks: &SackBlocks) -> bool {
-        let mut new = 0;
+    /// Nothing unusual: header prediction may apply.
+    #[inline(always)]
+    pub fn is_calm(&self) -> bool {
+        self.phase == Phase::Open && self.dup_acks == 0 && self.sacked.is_empty()
+    }
+
+    /// Notes SACK blocks; returns how many bytes of them were news. Blocks outside of what is outstanding and D-SACKs
+    /// (RFC 2883) are no news.
+    pub fn sack(&mut self, blocks: &SackBlocks, space: Space, una: u64, nxt: u64) -> u64 {
+        let mut news = 0;
         for &(left, right) in blocks {
-            let (left, right) = (self.tx_pos(left), self.tx_pos(right));
-            if left > self.snd.una && right <= self.snd.nxt {
-                new += self.recovery.sacked.insert(left, right);
+            let (start, end) = (space.pos(una, left), space.pos(una, right));
+            if start >= end || start < una as i64 || end > nxt as i64 {
+                continue;
+            }
+            // A receiver that SACKs the byte it does not acknowledge has thrown data away (RFC 2018 §8): no news either.
+            if start > una as i64 {
+                news += self.sacked.insert(start as u64, end as u64, MOST_RANGES).unwrap_or(0);
             }
         }
-        new > 0
+        news
     }
 
-    /// Bytes that duplicate ACKs tell have left the network where the peer has no SACK.
-    fn dup_acked(&self) -> i64 {
-        if self.sack {
-            return 0;
-        }
-        let most = (i64::from(self.in_flight()) - i64::from(self.mss())).max(0);
-        (i64::from(self.recovery.dup_acks) * i64::from(self.mss())).min(most)
-    }
-
-    /// RFC 6675 §4 SetPipe: bytes thought to be in the network.
-    pub fn pipe(&self) -> u32 {
-        let r = &self.recovery;
-        let (una, nxt) = (self.snd.una, self.snd.nxt);
-        if r.phase == Phase::Open && r.sacked.is_empty() {
-            return (nxt - una - self.dup_acked()).max(0) as u32;
-        }
-        let unsacked = |a: Pos, b: Pos| if b > a { b - a - r.sacked.covered_in(a, b) } else { 0 };
-        let lost_not_resent = unsacked(r.high_rxt.max(una), r.lost_to);
-        (unsacked(una, nxt) - lost_not_resent - self.dup_acked()).max(0) as u32
-    }
-
-    /// RFC 6675 §4 IsLost for the whole scoreboard: below a point with more than (DupThresh - 1) · SMSS SACKed above it.
-    fn update_lost(&mut self) {
-        let enough = i64::from((DUP_THRESH - 1) * self.mss());
-        let r = &mut self.recovery;
-        let mut above = 0;
-        for (i, (start, end)) in r.sacked.iter().rev().enumerate() {
-            above += end - start;
-            if above > enough || i as u32 + 1 >= DUP_THRESH {
-                r.lost_to = r.lost_to.max(start);
-                break;
+    /// RFC 6675 `Update()`: how far IsLost() reaches.
+    pub fn find_lost(&mut self, mss: u64) {
+        let (mut bytes, mut ranges) = (0, 0);
+        for (start, end) in self.sacked.top_down() {
+            bytes += end - start;
+            ranges += 1;
+            if ranges >= DUP_THRESH || bytes > u64::from(DUP_THRESH - 1) * mss {
+                self.lost_to = self.lost_to.max(start);
+                return;
             }
         }
     }
 
-    /// After an ACK that acknowledged nothing new: fast retransmit when due. Returns `true` when recovery starts.
-    pub fn on_duplicate_ack(&mut self) -> bool {
-        self.recovery.dup_acks += 1;
-        self.update_lost();
-        self.maybe_enter_recovery()
-    }
-
-    fn maybe_enter_recovery(&mut self) -> bool {
-        let r = &self.recovery;
-        let hole_is_lost = r.lost_to > self.snd.una;
-        // RFC 6582 §3.2 step 1: not again for losses of the window that is being repaired.
-        let fresh = r.phase == Phase::Open && self.snd.una >= r.point;
-        if !fresh || !(r.dup_acks >= DUP_THRESH || hole_is_lost) {
-            return false;
+    /// One more duplicate ACK (RFC 5681 §2); without SACK it stands for one segment that arrived.
+    pub fn duplicate(&mut self, sack: bool, mss: u64, outstanding: u64) {
+        self.dup_acks = self.dup_acks.saturating_add(1);
+        if !sack && !matches!(self.phase, Phase::Loss { .. }) {
+            // At least the missing segment is still out, whatever a peer that splits its ACKs claims.
+            self.dup_bytes = (self.dup_bytes + mss).min(outstanding.saturating_sub(mss));
         }
-        let (flight, mss) = (self.in_flight(), self.mss());
-        self.cc.on_loss(flight, mss);
-        self.rtt.cancel_probe();
-        let first = self.recovery.sacked.iter().next().map_or(self.snd.una + Pos::from(mss), |r| r.0);
-        let r = &mut self.recovery;
-        r.phase = Phase::Fast;
-        r.point = self.snd.nxt;
-        r.high_rxt = self.snd.una;
-        r.lost_to = r.lost_to.max(first.min(self.snd.una + Pos::from(mss)));
-        true
     }
 
-    /// After SND.UNA has moved: end of recovery, or the next hole (partial ACK, RFC 6582 §3.2 step 3). Returns `true`
-    /// when recovery starts with this ACK.
-    pub fn on_new_ack(&mut self) -> bool {
-        let (una, mss) = (self.snd.una, Pos::from(self.mss()));
-        let r = &mut self.recovery;
-        r.sacked.remove_below(una);
-        r.dup_acks = 0;
-        r.high_rxt = r.high_rxt.max(una);
-        if r.phase != Phase::Open && una >= r.point {
-            r.phase = Phase::Open;
-            r.lost_to = una;
-        } else if r.phase == Phase::Fast && (!self.sack || r.lost_to <= una) {
-            // The head of what is left was lost too.
-            r.lost_to = r.lost_to.max(una + mss);
+    /// Should fast retransmit begin?
+    pub fn should_recover(&self, sack: bool, una: u64) -> bool {
+        let echo = self.recover.is_some_and(|r| if sack { una < r } else { una <= r });
+        let lost = self.dup_acks >= DUP_THRESH || self.lost_to > una;
+        self.phase == Phase::Open && lost && !echo
+    }
+
+    /// New data was sent.
+    #[inline(always)]
+    pub fn sent(&mut self, bytes: u64) {
+        if self.dup_acks > 0 && self.phase == Phase::Open {
+            self.limited_transmit += bytes;
         }
-        r.lost_to = r.lost_to.max(una);
-        if self.recovery.sacked.is_empty() {
-            return false;
+    }
+
+    /// FlightSize for RFC 5681 equation (4), limited transmit left out (RFC 5681 §3.2 step 2).
+    pub fn flight(&self, una: u64, nxt: u64) -> u64 {
+        (nxt - una).saturating_sub(self.limited_transmit)
+    }
+
+    /// Fast retransmit begins: the first segment is lost, more as SACK tells.
+    pub fn enter_recovery(&mut self, una: u64, nxt: u64, mss: u64) {
+        self.phase = Phase::Recovery { point: nxt };
+        self.recover = Some(nxt);
+        self.rtx_to = una;
+        self.lost_to = self.lost_to.max((una + mss).min(nxt));
+        self.force = true;
+        self.rescued = false;
+    }
+
+    /// Time-out: everything outstanding and not SACKed is lost (RFC 5681 §3.1, RFC 6675 §5.1).
+    pub fn time_out(&mut self, una: u64, nxt: u64) {
+        self.phase = Phase::Loss { point: nxt };
+        self.recover = Some(nxt);
+        self.dup_acks = 0;
+        self.dup_bytes = 0;
+        self.rtx_to = una;
+        self.lost_to = nxt;
+        self.force = true;
+    }
+
+    /// What is in flight was too large for the path (RFC 1191): all of it goes again, which says nothing of congestion.
+    pub fn too_large(&mut self, una: u64, nxt: u64) {
+        self.recover = Some(nxt);
+        self.rtx_to = una;
+        self.lost_to = nxt;
+        self.dup_bytes = 0;
+    }
+
+    /// `una` moved up by `acked`. Returns `true` if that ends recovery.
+    pub fn advance(&mut self, una: u64, acked: u64, sack: bool, mss: u64) -> bool {
+        self.sacked.remove_below(una);
+        self.rtx_to = self.rtx_to.max(una);
+        self.lost_to = self.lost_to.max(una);
+        self.limited_transmit = 0;
+        self.force = false;
+        match self.phase {
+            Phase::Recovery { point } | Phase::Loss { point } if una >= point => {
+                self.phase = Phase::Open;
+                self.dup_acks = 0;
+                self.dup_bytes = 0;
+                return true;
+            }
+            // Partial ACK (RFC 6582 §3.2 step 5): the next segment is missing too.
+            Phase::Recovery { .. } if !sack => {
+                self.dup_bytes = self.dup_bytes.saturating_sub(acked.saturating_sub(mss));
+                self.lost_to = una + mss;
+                self.rtx_to = una;
+                self.force = true;
+            }
+            Phase::Open => {
+                self.dup_acks = 0;
+                self.dup_bytes = 0;
+            }
+            _ => {}
         }
-        self.update_lost();
-        self.maybe_enter_recovery()
+        false
     }
 
-    /// A retransmission time-out: all that is not SACKed is lost, from the start (RFC 6675 §5.1).
-    pub fn on_timeout(&mut self, first: bool) {
-        let (flight, mss) = (self.in_flight(), self.mss());
-        self.cc.on_timeout(flight, mss, first);
-        self.rtt.cancel_probe();
-        let r = &mut self.recovery;
-        r.phase = Phase::Loss;
-        r.point = self.snd.nxt;
-        r.lost_to = self.snd.nxt;
-        r.high_rxt = self.snd.una;
-        r.dup_acks = 0;
+    /// RFC 6675 `SetPipe()`: bytes thought to be in the network.
+    pub fn pipe(&self, una: u64, nxt: u64) -> u64 {
+        let unsacked = |a: u64, b: u64| b.saturating_sub(a) - if a < b { self.sacked.covered(a, b) } else { 0 };
+        let sent_once = unsacked(self.lost_to.max(una), nxt);
+        let resent = unsacked(una, self.rtx_to.min(nxt));
+        (sent_once + resent).saturating_sub(self.dup_bytes)
     }
 
-    /// RFC 6675 §4 NextSeg, rule 1: the next lost bytes not yet retransmitted.
-    pub fn next_lost(&self) -> Option<(Pos, Pos)> {
-        let r = &self.recovery;
-        if r.phase == Phase::Open {
+    /// NextSeg() rule (1): the first lost stretch not yet resent.
+    #[inline]
+    pub fn next_lost(&self, una: u64, nxt: u64) -> Option<(u64, u64)> {
+        let (from, to) = (self.rtx_to.max(una), self.lost_to.min(nxt));
+        if from >= to { None } else { self.sacked.gap(from, to) }
+    }
+
+    /// NextSeg() rules (3) and (4), for when there is nothing lost and nothing new to send during recovery: a hole below
+    /// the highest SACKed byte, then once the very last segment.
+    pub fn next_hole(&self, una: u64, nxt: u64, mss: u64) -> Option<(u64, u64)> {
+        if !matches!(self.phase, Phase::Recovery { .. }) {
             return None;
         }
-        let limit = r.lost_to.min(self.snd.nxt);
-        r.sacked.first_gap(r.high_rxt.max(self.snd.una), limit)
+        let (top_start, top_end) = self.sacked.last()?;
+        let from = self.rtx_to.max(una);
+        if let Some(hole) = (from < top_start).then(|| self.sacked.gap(from, top_start)).flatten() {
+            return Some(hole);
+        }
+        (!self.rescued && top_end < nxt).then(|| (top_end.max(nxt.saturating_sub(mss)), nxt))
+    }
+
+    /// `start..end` was sent again.
+    pub fn resent(&mut self, start: u64, end: u64) {
+        self.force = false;
+        if self.sacked.last().is_some_and(|top| start >= top.1) && start >= self.lost_to {
+            self.rescued = true; // rule (4) leaves HighRxt alone
+        } else {
+            self.rtx_to = self.rtx_to.max(end);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeSet;
+    use toe_core::SeqNr;
+
+    const MSS: u64 = 10;
+
+    fn blocks(space: Space, list: &[(u64, u64)]) -> SackBlocks {
+        list.iter().map(|b| (space.seq(b.0), space.seq(b.1))).collect()
+    }
+
+    #[test]
+    fn three_segments_above_make_a_hole_lost() {
+        let space = Space::new(SeqNr(9));
+        let mut s = Scoreboard::new();
+        assert_eq!(s.sack(&blocks(space, &[(10, 30)]), space, 0, 100), 20);
+        s.find_lost(MSS);
+        assert!(!s.should_recover(true, 0));
+        assert_eq!(s.sack(&blocks(space, &[(10, 40)]), space, 0, 100), 10);
+        s.find_lost(MSS);
+        assert!(s.should_recover(true, 0));
+        s.enter_recovery(0, 100, MSS);
+        assert_eq!(s.next_lost(0, 100), Some((0, 10)));
+        assert_eq!(s.pipe(0, 100), 60);
+        s.resent(0, 10);
+        assert_eq!((s.next_lost(0, 100), s.pipe(0, 100)), (None, 70));
+        assert!(!s.advance(40, 40, true, MSS));
+        assert!(s.advance(100, 60, true, MSS));
+    }
+
+    #[test]
+    fn without_sack_each_partial_ack_resends_one() {
+        let mut s = Scoreboard::new();
+        (0..3).for_each(|_| s.duplicate(false, MSS, 100));
+        assert_eq!(s.pipe(0, 100), 70);
+        assert!(s.should_recover(false, 0));
+        s.enter_recovery(0, 100, MSS);
+        assert_eq!(s.next_lost(0, 100), Some((0, 10)));
+        s.resent(0, 10);
+        assert!(!s.advance(30, 30, false, MSS));
+        assert_eq!(s.next_lost(30, 100), Some((30, 40)));
+        s.resent(30, 40);
+        assert!(s.advance(100, 70, false, MSS));
+        // Duplicates of the final ACK are echoes of what was sent twice.
+        (0..3).for_each(|_| s.duplicate(false, MSS, 100));
+        assert!(!s.should_recover(false, 100) && s.should_recover(false, 101));
+    }
+
+    #[test]
+    fn nonsense_blocks_are_no_news() {
+        let space = Space::new(SeqNr(0));
+        let mut s = Scoreboard::new();
+        let bad = blocks(space, &[(50, 40), (90, 120), (0, 10), (5, 5)]);
+        assert_eq!(s.sack(&bad, space, 0, 100), 0);
+        assert_eq!(s.sack(&blocks(space, &[(10, 20)]), space, 20, 100), 0);
+    }
+
+    proptest! {
+        #[test]
+        fn counts_as_rfc_6675_does_byte_by_byte(
+            sacks in proptest::collection::vec((1u64..90, 1u64..15), 0..8), resent in 0u64..40, recover: bool,
+        ) {
+            let space = Space::new(SeqNr(u32::MAX - 20));
+            let (una, nxt) = (0u64, 100u64);
+            let (mut s, mut sacked) = (Scoreboard::new(), BTreeSet::new());
+            for (start, len) in sacks {
+                let end = (start + len).min(nxt);
+                s.sack(&blocks(space, &[(start, end)]), space, una, nxt);
+                sacked.extend(start..end);
+            }
+            s.find_lost(MSS);
+            let is_lost = |p: u64| {
+                let above: Vec<u64> = sacked.iter().copied().filter(|&q| q > p).collect();
+                let runs = above.iter().filter(|&&q| !sacked.contains(&(q - 1)) || q - 1 == p).count();
+                !sacked.contains(&p) && (above.len() as u64 > 2 * MSS || runs >= 3)
+            };
+            if recover {
+                let any = s.should_recover(true, una);
+                prop_assert_eq!(any, (una..nxt).any(is_lost));
+                if any && resent > 0 {
+                    s.enter_recovery(una, nxt, MSS);
+                    s.resent(0, resent);
+                    let pipe: u64 = (una..nxt).filter(|p| !sacked.contains(p))
+                        .map(|p| u64::from(!is_lost(p) && p >= MSS) + u64::from(p < resent)).sum();
+                    prop_assert_eq!(s.pipe(una, nxt), pipe);
+                }
+            } else {
+                let pipe = (una..nxt).filter(|p| !sacked.contains(p) && !is_lost(*p)).count() as u64;
+                prop_assert_eq!(s.pipe(una, nxt), pipe);
+                let first = (una..nxt).find(|p| is_lost(*p));
+                prop_assert_eq!(s.next_lost(una, nxt).map(|r| r.0), first);
+            }
+        }
     }
 }

@@ -1,80 +1,74 @@
-//! Round-trip time and retransmission time-out (RFC 6298).
+//! Round-trip time and retransmission time-out (RFC 6298), from our own clock or from timestamps (RFC 7323 §4).
 
+use toe_core::Duration;
 use toe_core::tcp::TcpConfig;
-use toe_core::{Duration, Instant};
 
-/// Clock granularity G of RFC 6298: that of the timing wheel.
+/// Clock granularity G (RFC 6298 §2): the timing wheel's tick.
 const GRANULARITY: Duration = Duration::from_millis(1);
+/// RTO when data transmission begins after a lost SYN (RFC 6298 §5.7).
+const AFTER_LOST_SYN: Duration = Duration::from_secs(3);
+/// Doublings beyond which every RTO is at its maximum anyway.
+const MOST_DOUBLINGS: u32 = 20;
 
 /// The estimator of one flow.
-#[derive(Clone, Debug)]
-pub struct Rtt {
+#[derive(Debug)]
+pub(crate) struct Rtt {
     srtt: Option<Duration>,
     rttvar: Duration,
-    rto: Duration,
+    /// RTO before backing off.
+    base: Duration,
+    /// Time-outs in a row (RFC 6298 §5.5 doubles for each).
+    pub backoff: u32,
     min: Duration,
     max: Duration,
-    /// A segment being timed: its end and when it left. Cleared by any retransmission (Karn).
-    probe: Option<(i64, Instant)>,
 }
 
 impl Rtt {
-    /// Without a sample: RTO is the initial one.
-    pub fn new(tcp: &TcpConfig) -> Rtt {
-        Rtt {
+    pub fn new(tcp: &TcpConfig, handshake: Option<Duration>, syn_lost: bool) -> Rtt {
+        let initial = TcpConfig::ms(tcp.rto_initial_ms);
+        let mut rtt = Rtt {
             srtt: None,
             rttvar: Duration::ZERO,
-            rto: Duration::from_millis(tcp.rto_initial_ms),
-            min: Duration::from_millis(tcp.rto_min_ms),
-            max: Duration::from_millis(tcp.rto_max_ms),
-            probe: None,
+            base: if syn_lost { initial.max(AFTER_LOST_SYN) } else { initial },
+            backoff: 0,
+            min: TcpConfig::ms(tcp.rto_min_ms),
+            max: TcpConfig::ms(tcp.rto_max_ms),
+        };
+        if let Some(sample) = handshake {
+            rtt.sample(sample);
         }
+        rtt
     }
 
-    /// RFC 6298 §2.2, §2.3.
+    /// A measurement of a segment that was not retransmitted (Karn's rule, RFC 6298 §3), or of a timestamp's echo.
     pub fn sample(&mut self, r: Duration) {
         match self.srtt {
+            // (2.2)
             None => {
                 self.srtt = Some(r);
                 self.rttvar = r / 2;
             }
+            // (2.3): beta = 1/4, alpha = 1/8
             Some(srtt) => {
-                self.rttvar = (self.rttvar * 3 + srtt.abs_diff(r)) / 4;
-                self.srtt = Some((srtt * 7 + r) / 8);
+                self.rttvar = self.rttvar * 3 / 4 + srtt.abs_diff(r) / 4;
+                self.srtt = Some(srtt * 7 / 8 + r / 8);
             }
         }
-        let rto = self.srtt.unwrap_or(r) + GRANULARITY.max(self.rttvar * 4);
-        self.rto = rto.clamp(self.min, self.max);
+        let srtt = self.srtt.unwrap_or(r);
+        self.base = (srtt + GRANULARITY.max(self.rttvar * 4)).clamp(self.min, self.max);
     }
 
-    /// Times the segment that ends at `end`, unless one is being timed.
-    #[inline]
-    pub fn start_probe(&mut self, end: i64, now: Instant) {
-        if self.probe.is_none() {
-            self.probe = Some((end, now));
-        }
+    /// RTO in force, back-off included (§5.5).
+    pub fn rto(&self) -> Duration {
+        self.doubled(self.backoff)
     }
 
-    /// A retransmission makes the sample ambiguous (Karn's algorithm, RFC 6298 §3).
-    pub fn cancel_probe(&mut self) {
-        self.probe = None;
+    /// RTO after `doublings` time-outs in a row.
+    pub fn doubled(&self, doublings: u32) -> Duration {
+        self.base.saturating_mul(1 << doublings.min(MOST_DOUBLINGS)).min(self.max)
     }
 
-    /// Everything below `una` is acknowledged.
-    #[inline]
-    pub fn acked(&mut self, una: i64, now: Instant) {
-        if let Some((_, sent)) = self.probe.filter(|p| p.0 <= una) {
-            self.probe = None;
-            self.sample(now - sent);
-        }
-    }
-
-    /// RFC 6298 §5.5, for the `n`th time-out in a row.
-    pub fn backed_off(&self, n: u32) -> Duration {
-        self.rto.checked_mul(1 << n.min(16)).map_or(self.max, |d| d.min(self.max))
-    }
-
-    /// Smoothed RTT, if known.
+    /// Smoothed round-trip time, if measured.
     pub fn srtt(&self) -> Option<Duration> {
         self.srtt
     }
@@ -89,32 +83,29 @@ impl Rtt {
 mod tests {
     use super::*;
 
-    #[test]
-    fn rfc_6298_arithmetic() {
-        let ms = Duration::from_millis;
-        let mut r = Rtt::new(&TcpConfig::default());
-        assert_eq!(r.backed_off(0), ms(1000));
-        r.sample(ms(100));
-        assert_eq!((r.srtt(), r.rttvar(), r.backed_off(0)), (Some(ms(100)), ms(50), ms(300)));
-        r.sample(ms(200));
-        assert_eq!(r.rttvar(), (ms(50) * 3 + ms(100)) / 4);
-        assert_eq!(r.srtt(), Some((ms(100) * 7 + ms(200)) / 8));
-        assert_eq!(r.backed_off(1), r.backed_off(0) * 2);
-        assert_eq!(r.backed_off(30), ms(120_000));
+    fn ms(n: u64) -> Duration {
+        Duration::from_millis(n)
     }
 
     #[test]
-    fn karn() {
-        let mut r = Rtt::new(&TcpConfig::default());
-        r.start_probe(10, Instant(0));
-        r.cancel_probe();
-        r.acked(10, Instant(5));
-        assert_eq!(r.srtt(), None);
-        r.start_probe(20, Instant(1_000_000));
-        r.start_probe(30, Instant(9_000_000));
-        r.acked(19, Instant(2_000_000));
-        assert_eq!(r.srtt(), None);
-        r.acked(20, Instant(3_000_000));
-        assert_eq!(r.srtt(), Some(Duration::from_millis(2)));
+    fn follows_rfc_6298() {
+        let mut r = Rtt::new(&TcpConfig::default(), None, false);
+        assert_eq!(r.rto(), ms(1000));
+        r.sample(ms(100));
+        assert_eq!((r.srtt(), r.rttvar(), r.rto()), (Some(ms(100)), ms(50), ms(300)));
+        r.sample(ms(180));
+        assert_eq!((r.srtt(), r.rttvar()), (Some(ms(110)), Duration::from_micros(57_500)));
+        assert_eq!(r.rto(), ms(340));
+        r.backoff = 3;
+        assert_eq!(r.rto(), ms(340 * 8));
+        r.backoff = 400;
+        assert_eq!(r.rto(), ms(120_000));
+    }
+
+    #[test]
+    fn bounds_and_lost_syn() {
+        let tcp = TcpConfig::default();
+        assert_eq!(Rtt::new(&tcp, Some(Duration::from_micros(20)), false).rto(), ms(200));
+        assert_eq!(Rtt::new(&tcp, None, true).rto(), ms(3000));
     }
 }

@@ -1,278 +1,196 @@
-//! Segmentation: what to send next, how large, and the header for it.
+//! Segmentation: what to send next, how much of it, and whether it should wait (RFC 9293 §3.7.4 Nagle, §3.8.6.2.1 silly windows).
 
-use crate::engine::Engine;
-use crate::flow::{Ending, Flow};
-use crate::ranges::Pos;
-use crate::recovery::Phase;
+use crate::copy_tx::MOST_PAYLOAD;
+use crate::flow::Flow;
+use crate::output::Port;
+use crate::poll::Env;
+use crate::timers::Timer;
 use toe_core::Duration;
-use toe_core::nic::{Nic, TxError, TxMeta};
-use toe_core::shm::{CHUNK_SIZE, app_flags};
-use toe_core::stream::{self, Pieces};
-use toe_core::wire::{self, TcpFields, TcpOptions, Timestamps, flags};
+use toe_core::shm::app_flags;
 
-/// Bytes one flow may send in one round before others have their turn.
-const ROUND: u32 = 512 * 1024;
-/// A corked segment leaves at the latest after this (tcp(7), TCP_CORK).
-const CORK: Duration = Duration::from_millis(200);
+/// A corked rest leaves after this (Linux).
+const CORK_TIME: Duration = Duration::from_millis(200);
 
-/// Why a flow has stopped sending this round.
+/// A stretch of the TX stream to become one frame (cut further by the link if it is longer than `size`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stop {
-    /// Nothing more may be sent now.
-    Done,
-    /// The link's queue is full, or the round's share is used up: go on next round.
-    Again,
+pub(crate) struct Plan {
+    /// First position.
+    pub start: u64,
+    /// After the last position, the FIN's included.
+    pub end: u64,
+    /// Payload of a full segment.
+    pub size: u64,
+    /// Sent before.
+    pub again: bool,
+}
+
+/// Why nothing is sent now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Hold {
+    /// Nothing to send.
+    Idle,
+    /// Congestion window.
+    Congestion,
+    /// The peer's window.
+    Window,
+    /// A short segment waits for more data or for an ACK.
+    Nagle,
+    /// As `Nagle`, by the app's wish.
+    Cork,
 }
 
 impl Flow {
-    /// Sends what windows and options allow: lost segments first, then new ones, then a FIN; at last an ACK if one is due and
-    /// no data has carried it.
-    pub fn output(&mut self, eng: &mut Engine, nic: &mut dyn Nic) -> Stop {
-        if self.ending != Ending::No {
-            return Stop::Done;
+    /// What to send next: what is lost, then what is new, then what might be lost (RFC 6675 §4, NextSeg).
+    pub fn next_segment(&mut self, port: &Port) -> Result<Plan, Hold> {
+        let size = self.full_size(port);
+        let most = port.most_payload(size).min(MOST_PAYLOAD);
+        let pipe = self.board.pipe(self.snd.una, self.snd.nxt);
+        let room = self.cc.cwnd().saturating_sub(pipe);
+        if let Some(lost) = self.board.next_lost(self.snd.una, self.snd.nxt) {
+            return self.resend(lost, room, size, most).ok_or(Hold::Congestion);
         }
-        self.restart_after_idle(eng);
-        let mut budget = ROUND;
-        while let Some((start, end, resend)) = self.next_send(eng, nic) {
-            match self.send_range(eng, nic, start, end, resend) {
-                Ok(sent) => budget = budget.saturating_sub(sent),
-                Err(TxError::Full) => return Stop::Again,
-                Err(_) => return self.link_refused(eng),
+        self.new_data(room, size, most).or_else(|hold| {
+            let hole = self.board.next_hole(self.snd.una, self.snd.nxt, size);
+            match hole.filter(|_| hold != Hold::Congestion) {
+                Some(hole) => self.resend(hole, room, size, size).ok_or(Hold::Congestion),
+                None => Err(hold),
             }
-            if budget == 0 {
-                return Stop::Again;
-            }
-        }
-        self.arm_persist(eng);
-        if self.ack_due() && self.send_ack(eng, nic, self.snd.nxt) == Err(TxError::Full) {
-            return Stop::Again;
-        }
-        Stop::Done
+        })
     }
 
-    /// RFC 5681 §4.1: nothing sent for longer than an RTO, nothing in flight: the window is no longer backed by ACKs.
-    fn restart_after_idle(&mut self, eng: &Engine) {
-        let idle = self.snd.nxt == self.snd.una && self.snd.nxt < self.tx_end();
-        if idle && eng.now - self.snd.last > self.rtt.backed_off(0) {
-            let mss = self.mss();
-            self.cc.on_idle(mss);
-        }
+    /// Payload of a full segment beside the options that the next one carries.
+    fn full_size(&self, port: &Port) -> u64 {
+        let options = self.options_len() as u64;
+        u64::from(self.snd.mss).min(port.most_mss(&self.key)).saturating_sub(options).max(1)
     }
 
-    /// The link is down: the retransmission timer will try again.
-    fn link_refused(&mut self, eng: &Engine) -> Stop {
-        if self.timers.rto.is_none() {
-            self.timers.rto = Some(eng.now + self.rtt.backed_off(self.backoff));
-            self.timers.persist = self.snd.nxt == self.snd.una;
-        }
-        Stop::Done
+    fn resend(&self, (start, end): (u64, u64), room: u64, size: u64, most: u64) -> Option<Plan> {
+        let whole = match room / size * size {
+            0 if self.board.force => size,
+            whole => whole,
+        };
+        (whole > 0).then(|| Plan { start, end: end.min(start + whole.min(most)), size, again: true })
     }
 
-    /// The next range to send, and whether it is a retransmission.
-    fn next_send(&mut self, eng: &mut Engine, nic: &dyn Nic) -> Option<(Pos, Pos, bool)> {
-        let mss = self.mss();
-        let pipe = self.pipe();
-        if let Some((start, end)) = self.next_lost() {
-            // RFC 6675 §5 step 4.2 and (C); the first retransmission leaves whatever the window says.
-            let first = self.recovery.high_rxt <= self.snd.una;
-            if first || pipe + mss <= self.cc.cwnd {
-                let most = if first { mss } else { (self.cc.cwnd - pipe) / mss * mss };
-                return Some((start, end.min(start + Pos::from(most.min(self.largest(nic)))), true));
-            }
-            self.snd.cwnd_limited = true;
-            return None;
-        }
-        if self.snd.nxt >= self.tx_end() {
-            return None;
-        }
-        self.next_new(eng, nic, mss, pipe)
-    }
-
-    fn next_new(&mut self, eng: &mut Engine, nic: &dyn Nic, mss: u32, pipe: u32) -> Option<(Pos, Pos, bool)> {
+    fn new_data(&mut self, room: u64, size: u64, most: u64) -> Result<Plan, Hold> {
         let start = self.snd.nxt;
-        let window = (self.snd.una + Pos::from(self.snd.wnd) - start).max(0) as u32;
-        // RFC 3042: the first two duplicate ACKs each let one new segment out. `pipe` has already fallen by them.
-        let room = self.cc.cwnd.saturating_sub(pipe);
-        let waiting = (self.snd.tail - start) as u32;
-        if waiting == 0 {
-            return Some((start, start + 1, false)); // the FIN alone
+        let data_end = self.snd.fin.unwrap_or(self.app.tail);
+        if start > data_end || (start == data_end && self.snd.fin.is_none()) {
+            return Err(Hold::Idle);
         }
-        let mut len = waiting.min(window).min(self.largest(nic));
-        if len > room {
-            self.snd.cwnd_limited = true;
-            len = if room >= mss {
-                room / mss * mss
-            } else if pipe == 0 {
-                len.min(mss)
-            } else {
-                0
-            };
+        let available = data_end - start;
+        let plan = |end| Plan { start, end, size, again: false };
+        if available == 0 {
+            return Ok(plan(data_end + 1)); // the FIN alone: it needs no window, and its resending probes the peer's
         }
-        if len > mss {
-            len -= len % mss; // a tail smaller than the MSS is judged by itself
+        let window = (self.snd.una + self.snd.wnd).saturating_sub(start);
+        // With nothing in flight one segment may always leave, even if the MSS has outgrown the congestion window.
+        let room = if self.snd.una == start { room.max(size) } else { room };
+        let usable = available.min(window).min(room).min(most);
+        if usable == available {
+            return self.last_piece(available, size).map(|len| self.with_fin(plan(start + len)));
         }
-        if len == 0 || (len < mss && !self.may_send_small(eng, len, waiting)) {
+        let whole = usable / size * size;
+        if whole > 0 {
+            return Ok(plan(start + whole));
+        }
+        if room < size.min(available) {
+            self.snd.limited = start;
+            return Err(Hold::Congestion);
+        }
+        // Sender's silly window avoidance: at least half of the largest window the peer ever offered.
+        if usable > 0 && (usable >= self.snd.max_wnd / 2 || self.snd.sws_over) {
+            Ok(plan(start + usable))
+        } else {
+            Err(Hold::Window)
+        }
+    }
+
+    /// All that is left may go as far as the windows are concerned: how much of it does?
+    fn last_piece(&self, available: u64, size: u64) -> Result<u64, Hold> {
+        let rest = available % size;
+        if rest == 0 {
+            return Ok(available);
+        }
+        let hold = self.holds_short();
+        match hold {
+            None => Ok(available),
+            Some(_) if available > rest => Ok(available - rest),
+            Some(hold) => Err(hold),
+        }
+    }
+
+    /// Must a short segment wait?
+    fn holds_short(&self) -> Option<Hold> {
+        if self.snd.fin.is_some() {
             return None;
         }
-        let end = start + Pos::from(len);
-        Some((start, end + Pos::from(self.snd.fin && end == self.snd.tail), false))
+        if self.app.flags & app_flags::CORK != 0 && !self.snd.cork_over {
+            return Some(Hold::Cork);
+        }
+        // Minshall: wait only for the ACK of an earlier short segment, not of full ones.
+        let waits = self.app.flags & app_flags::NODELAY == 0 && self.snd.small_end > self.snd.una;
+        waits.then_some(Hold::Nagle)
     }
 
-    /// Largest payload of one `Nic::send`.
-    fn largest(&self, nic: &dyn Nic) -> u32 {
-        let mss = self.mss();
-        let most = (nic.caps().tso_max as u32).min(64_000).max(mss);
-        // Pieces: 64 KiB touch at most five chunks.
-        debug_assert!(most as usize <= 6 * CHUNK_SIZE);
-        most / mss * mss
+    /// The FIN travels with the last bytes.
+    fn with_fin(&self, mut plan: Plan) -> Plan {
+        if self.snd.fin == Some(plan.end) {
+            plan.end += 1;
+        }
+        plan
     }
 
-    /// A segment below the MSS: Nagle (RFC 9293 §3.7.4) in Minshall's variant, cork, and sender SWS avoidance
-    /// (§3.8.6.2.1).
-    fn may_send_small(&mut self, eng: &mut Engine, len: u32, waiting: u32) -> bool {
-        let everything = len == waiting;
-        if everything && self.snd.fin {
-            return true;
-        }
-        if everything && self.asked(app_flags::CORK) {
-            let due = *self.timers.cork.get_or_insert(eng.now + CORK);
-            return eng.now >= due;
-        }
-        if everything {
-            return self.nodelay() || self.snd.small_end <= self.snd.una;
-        }
-        // Cut short by the peer's window: worth it only if it is half of the largest window ever seen.
-        (len >= self.snd.max_wnd / 2 && self.snd.max_wnd > 0) || core::mem::take(&mut self.snd.override_sws)
-    }
-
-    /// Sends `[start, end)`, FIN included if `end` lies behind it; updates all that sending moves.
-    fn send_range(
-        &mut self,
-        eng: &mut Engine,
-        nic: &mut dyn Nic,
-        start: Pos,
-        end: Pos,
-        resend: bool,
-    ) -> Result<u32, TxError> {
-        let data_end = end.min(self.snd.tail);
-        let len = (data_end - start).max(0) as u32;
-        let region = self.region.clone();
-        let Some(pieces) = stream::tx_pieces(&region, self.sock, start as u64, len as usize) else {
-            eng.stats.bad_app_state += 1;
-            self.ending = Ending::Aborted;
-            return Ok(0);
-        };
-        let mut fl = flags::ACK;
-        if end > self.snd.tail {
-            fl |= flags::FIN;
-        }
-        if len > 0 && data_end == self.snd.tail {
-            fl |= flags::PSH;
-        }
-        let mss = self.mss();
-        self.transmit(eng, nic, start, fl, &pieces, if len > mss { mss as u16 } else { 0 })?;
-        if resend {
-            self.recovery.high_rxt = end;
-            self.retrans += 1;
-            eng.stats.retrans_segs += 1;
-            self.rtt.cancel_probe();
+    /// Nothing more can be sent for this reason: set the timer that gets things moving again.
+    pub fn held(&mut self, env: &Env, hold: Hold) {
+        let waits_for_window = hold == Hold::Window && self.snd.una == self.snd.nxt;
+        if waits_for_window {
+            self.timers.start(Timer::Persist, env.now + self.rtt.doubled(self.snd.persist_backoff));
         } else {
-            self.sent_new(eng, end, len < mss && len > 0);
+            self.timers.stop(Timer::Persist);
+            self.snd.persist_backoff = 0;
         }
-        if self.timers.rto.is_none() || self.timers.persist {
-            self.timers.rto = Some(eng.now + self.rtt.backed_off(self.backoff));
-            self.timers.persist = false;
-        }
-        Ok(len.max(1))
-    }
-
-    fn sent_new(&mut self, eng: &mut Engine, end: Pos, small: bool) {
-        self.snd.nxt = end;
-        self.snd.last = eng.now;
-        if small {
-            self.snd.small_end = end;
-        }
-        if self.recovery.phase == Phase::Open {
-            self.rtt.start_probe(end, eng.now);
-        }
-        self.timers.cork = None;
-        if self.timers.rto.is_none() {
-            self.progress = eng.now;
+        match hold {
+            Hold::Cork => self.timers.start(Timer::Cork, env.now + CORK_TIME),
+            Hold::Congestion => self.snd.limited = self.snd.nxt,
+            _ => self.timers.stop(Timer::Cork),
         }
     }
 
-    /// A segment without data at position `at`: an ACK, or a probe below SND.UNA.
-    pub fn send_ack(&mut self, eng: &mut Engine, nic: &mut dyn Nic, at: Pos) -> Result<(), TxError> {
-        self.transmit(eng, nic, at, flags::ACK, &Pieces::new(), 0)?;
-        eng.stats.acks_sent += 1;
-        Ok(())
-    }
-
-    /// RST at SND.NXT.
-    pub fn send_reset(&mut self, eng: &mut Engine, nic: &mut dyn Nic) {
-        let at = self.snd.nxt;
-        let _ = self.transmit(eng, nic, at, flags::RST | flags::ACK, &Pieces::new(), 0);
-    }
-
-    fn transmit(
-        &mut self,
-        eng: &mut Engine,
-        nic: &mut dyn Nic,
-        at: Pos,
-        fl: u8,
-        pieces: &Pieces<'_>,
-        gso_size: u16,
-    ) -> Result<(), TxError> {
-        let before = self.rcv.adv;
-        let fields = TcpFields {
-            key: self.key,
-            seq: self.tx_seq(at),
-            ack: self.rx_seq(self.rcv.nxt),
-            flags: fl,
-            window: self.announce_window(eng),
-            urgent: 0,
-            options: self.options(eng),
-            ttl: self.ttl(),
-            tos: self.tos(),
-            ident: self.ident,
-        };
-        let offload = nic.caps().tx_csum;
-        let header = wire::emit(&self.l2, &fields, pieces, offload);
-        let meta =
-            TxMeta { csum_offload: offload, gso_size, l4_offset: header.l4_offset, flow_hash: self.key.link_hash() };
-        if let Err(e) = nic.send(header.as_slice(), pieces, meta) {
-            self.rcv.adv = before;
-            return Err(e);
+    /// A planned frame has left.
+    pub fn segment_sent(&mut self, env: &mut Env, plan: &Plan) {
+        self.snd.last = env.now;
+        self.snd.cork_over = false;
+        self.snd.sws_over = false;
+        if plan.again {
+            self.board.resent(plan.start, plan.end);
+            self.snd.timed = None; // Karn: what is timed may be the copy
+            let segments = (plan.end - plan.start).div_ceil(plan.size);
+            env.stats.retrans_segs += segments;
+            self.counts.retrans = self.counts.retrans.wrapping_add(segments as u32);
+        } else {
+            if self.snd.una == self.snd.nxt {
+                self.snd.progress = env.now;
+            }
+            self.snd.nxt = plan.end;
+            self.board.sent(plan.end - plan.start);
+            if self.fin_sent() {
+                self.snd.closed_first = !self.rcv.fin_done;
+            }
+            self.snd.timed.get_or_insert((plan.end, env.now));
+            if !(plan.end - plan.start).is_multiple_of(plan.size) {
+                self.snd.small_end = plan.end;
+            }
         }
-        self.ident = self.ident.wrapping_add(1);
-        self.segs_out = self.segs_out.wrapping_add(1);
-        eng.stats.out_segs += 1;
-        self.ack_sent();
-        Ok(())
+        // RFC 6298 §5.1
+        self.timers.start(Timer::Retransmit, env.now + self.rtt.rto());
     }
 
-    fn options(&self, eng: &Engine) -> TcpOptions {
-        TcpOptions {
-            timestamps: self.ts.map(|ts| Timestamps { val: eng.ts_now().wrapping_add(ts.offset), ecr: ts.recent }),
-            sack: self.sack_blocks(),
-            ..Default::default()
+    /// RFC 5681 §4.1: after more than an RTO of silence the window is no longer trusted.
+    pub fn restart_if_idle(&mut self, env: &Env) {
+        let idle = self.snd.una == self.snd.nxt && self.app.tail > self.snd.nxt;
+        if idle && env.now.since(self.snd.last) > self.rtt.rto() {
+            self.cc.after_idle(self.snd.last);
         }
-    }
-
-    /// Data waits, nothing is in flight and the window lets nothing out: probe it (RFC 9293 §3.8.6.1).
-    fn arm_persist(&mut self, eng: &Engine) {
-        let stuck = self.snd.nxt < self.tx_end() && self.snd.nxt == self.snd.una && self.timers.cork.is_none();
-        let window = Pos::from(self.snd.wnd);
-        if stuck && self.timers.rto.is_none() && window < Pos::from(self.mss()).min(self.tx_end() - self.snd.nxt) {
-            self.timers.rto = Some(eng.now + self.rtt.backed_off(self.backoff));
-            self.timers.persist = true;
-        }
-    }
-
-    /// The window has opened.
-    pub fn leave_persist(&mut self) {
-        self.timers.rto = None;
-        self.timers.persist = false;
-        self.backoff = 0;
     }
 }

@@ -1,93 +1,186 @@
-//! Deadlines that have come. The decision what follows a time-out is the slow path's; only the delayed ACK and the cork are
-//! decided here.
+//! A flow's timers: plain deadlines, the earliest of which stands in the core's timing wheel.
 
-use crate::engine::Engine;
-use crate::flow::{Ending, Flow};
+use crate::flow::Flow;
+use crate::poll::Env;
 use toe_core::msg::{TimerKind, Up};
-use toe_core::nic::Nic;
+use toe_core::shm::app_flags;
+use toe_core::tcp::TcpConfig;
 use toe_core::{Duration, Instant};
 
+/// What can run out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Timer {
+    /// RFC 6298.
+    Retransmit,
+    /// RFC 9293 §3.8.6.1.
+    Persist,
+    /// RFC 9293 §3.8.6.3.
+    DelayedAck,
+    /// RFC 9293 §3.8.4.
+    KeepAlive,
+    /// Linux's tcp_fin_timeout.
+    FinWait2,
+    /// A corked rest leaves after 200 ms.
+    Cork,
+}
+
+const ALL: [Timer; 6] =
+    [Timer::Retransmit, Timer::Persist, Timer::DelayedAck, Timer::KeepAlive, Timer::FinWait2, Timer::Cork];
+
+/// Deadlines; `Instant(u64::MAX)`: not set.
+#[derive(Debug)]
+pub(crate) struct Timers([Instant; ALL.len()]);
+
+const NEVER: Instant = Instant(u64::MAX);
+
+impl Timers {
+    pub fn new() -> Timers {
+        Timers([NEVER; ALL.len()])
+    }
+
+    pub fn set(&mut self, timer: Timer, at: Instant) {
+        self.0[timer as usize] = at;
+    }
+
+    /// Sets it unless it is running.
+    pub fn start(&mut self, timer: Timer, at: Instant) {
+        if !self.is_set(timer) {
+            self.set(timer, at);
+        }
+    }
+
+    pub fn stop(&mut self, timer: Timer) {
+        self.0[timer as usize] = NEVER;
+    }
+
+    pub fn is_set(&self, timer: Timer) -> bool {
+        self.0[timer as usize] != NEVER
+    }
+
+    /// The earliest deadline.
+    pub fn next(&self) -> Option<Instant> {
+        self.0.iter().copied().min().filter(|&at| at != NEVER)
+    }
+
+    /// Takes out one that has run out.
+    fn take_expired(&mut self, now: Instant) -> Option<Timer> {
+        let timer = *ALL.iter().find(|&&t| self.0[t as usize] <= now)?;
+        self.stop(timer);
+        Some(timer)
+    }
+}
+
 impl Flow {
-    /// Looks which deadlines have passed.
-    pub fn run_timers(&mut self, eng: &mut Engine) {
-        self.timers.in_wheel = None;
-        let now = eng.now;
-        let due = |t: Option<Instant>| t.is_some_and(|t| t <= now);
-        if due(self.timers.ack) {
-            self.timers.ack = None;
-            self.rcv.ack_now = true;
-            eng.stats.delayed_acks += 1;
+    /// Acts on every timer that has run out. What needs a decision goes to the slow path, with the same timer set again in case
+    /// that the answer never comes.
+    pub fn expire(&mut self, env: &mut Env) {
+        while let Some(timer) = self.timers.take_expired(env.now) {
+            match timer {
+                Timer::DelayedAck => {
+                    self.ack.now = true;
+                    env.stats.delayed_acks += 1;
+                }
+                Timer::Cork => self.snd.cork_over = true,
+                Timer::Retransmit => self.retransmission_timeout(env),
+                Timer::Persist => {
+                    self.timers.set(Timer::Persist, env.now + self.rtt.doubled(self.snd.persist_backoff + 1));
+                    self.report(env, TimerKind::Persist, self.snd.probes + 1, self.rcv.last);
+                }
+                Timer::KeepAlive => self.keepalive_timeout(env),
+                Timer::FinWait2 => {
+                    self.timers.set(Timer::FinWait2, env.now + TcpConfig::ms(env.tcp.fin_timeout_ms.max(1)));
+                    self.report(env, TimerKind::FinWait2, 1, self.rcv.last);
+                }
+            }
         }
-        if due(self.timers.rto) {
-            self.rto_ran_out(eng);
-        }
-        if due(self.timers.keepalive) {
-            self.keepalive_ran_out(eng);
-        }
-        if due(self.timers.fin_wait2) {
-            self.timers.fin_wait2 = Some(eng.now + Duration::from_secs(1));
-            self.report_timeout(eng, TimerKind::FinWait2, 1, self.heard);
-        }
-        eng.touch(self);
     }
 
-    fn rto_ran_out(&mut self, eng: &mut Engine) {
-        self.backoff += 1;
-        let kind = if self.timers.persist { TimerKind::Persist } else { TimerKind::Retransmit };
-        eng.stats.timeouts += u64::from(kind == TimerKind::Retransmit);
-        // Runs on: should the answer be lost, we ask again.
-        self.timers.rto = Some(eng.now + self.rtt.backed_off(self.backoff));
-        self.report_timeout(eng, kind, self.backoff, self.progress);
-    }
-
-    fn keepalive_ran_out(&mut self, eng: &mut Engine) {
-        let idle = self.keepalive_idle(&eng.tcp);
-        let busy = self.snd.nxt > self.snd.una || self.snd.nxt < self.snd.tail;
-        if self.keepalive_probes == 0 && (busy || eng.now - self.heard < idle) {
-            let from = if busy { eng.now } else { self.heard };
-            self.timers.keepalive = Some(from + idle);
+    fn retransmission_timeout(&mut self, env: &mut Env) {
+        if self.snd.una == self.snd.nxt {
             return;
         }
-        self.keepalive_probes += 1;
-        self.timers.keepalive = Some(eng.now + self.keepalive_interval(&eng.tcp));
-        self.report_timeout(eng, TimerKind::KeepAlive, self.keepalive_probes, self.heard);
+        self.snd.timed_out = true;
+        self.timers.set(Timer::Retransmit, env.now + self.rtt.doubled(self.rtt.backoff + 1));
+        self.report(env, TimerKind::Retransmit, self.rtt.backoff + 1, self.snd.progress);
     }
 
-    fn report_timeout(&self, eng: &mut Engine, kind: TimerKind, count: u32, since: Instant) {
-        let (core, silent) = (eng.core, eng.now - since);
-        eng.up.send(Up::Timeout { core, flow: self.id, kind, count, silent, orphan: self.orphan });
-    }
-
-    /// `Down::Retransmit`.
-    pub fn retransmit(&mut self, eng: &mut Engine) {
-        if self.snd.nxt > self.snd.una && self.ending == Ending::No {
-            self.on_timeout(self.backoff <= 1);
-            self.timers.rto = Some(eng.now + self.rtt.backed_off(self.backoff));
-            eng.touch(self);
-        }
-    }
-
-    /// `Down::Probe`: one segment below SND.UNA, which the peer must answer; or, with a window too small to be worth
-    /// it, what fits.
-    pub fn probe(&mut self, eng: &mut Engine, nic: &mut dyn Nic, kind: TimerKind) {
-        if self.ending != Ending::No {
+    fn keepalive_timeout(&mut self, env: &mut Env) {
+        if self.app.flags & app_flags::KEEPALIVE == 0 {
             return;
         }
-        eng.stats.probes_sent += 1;
-        if kind == TimerKind::Persist && self.snd.wnd > 0 {
-            self.snd.override_sws = true;
+        let (idle, interval) = self.keepalive_times(env);
+        let quiet = env.now.since(self.rcv.last);
+        // Heard in between, or data is under way (its own timers watch then).
+        if quiet < idle || self.snd.una < self.snd.nxt {
+            self.timers
+                .set(Timer::KeepAlive, env.now + idle.saturating_sub(quiet).max(Duration::from_secs(1).min(idle)));
+            return;
+        }
+        self.timers.set(Timer::KeepAlive, env.now + interval);
+        self.report(env, TimerKind::KeepAlive, self.snd.probes + 1, self.rcv.last);
+    }
+
+    /// Starts or stops keep-alive after the app changed its mind.
+    pub fn set_keepalive(&mut self, env: &Env) {
+        if self.app.flags & app_flags::KEEPALIVE == 0 {
+            self.timers.stop(Timer::KeepAlive);
         } else {
-            let _ = self.send_ack(eng, nic, self.snd.una - 1);
+            let (idle, _) = self.keepalive_times(env);
+            self.timers.set(Timer::KeepAlive, (self.rcv.last + idle).max(env.now));
         }
-        eng.touch(self);
     }
 
-    /// Puts the earliest deadline into the wheel, if the wheel does not already hold an earlier one.
-    pub fn arm_wheel(&mut self, eng: &mut Engine) {
-        let Some(at) = self.timers.earliest() else { return };
-        if self.timers.in_wheel.is_none_or(|held| at < held) {
-            self.timers.in_wheel = Some(at);
-            eng.wheel.insert(self.id, at);
+    /// TCP_KEEPIDLE and TCP_KEEPINTVL, or their defaults.
+    fn keepalive_times(&self, env: &Env) -> (Duration, Duration) {
+        use core::sync::atomic::Ordering::Relaxed;
+        let slot = self.slot();
+        let pick = |seconds: u32, default_ms: u64| match seconds {
+            0 => TcpConfig::ms(default_ms.max(1)),
+            s => Duration::from_secs(s.into()),
+        };
+        (
+            pick(slot.opt_keepidle.load(Relaxed), env.tcp.keepalive_time_ms),
+            pick(slot.opt_keepintvl.load(Relaxed), env.tcp.keepalive_intvl_ms),
+        )
+    }
+
+    fn report(&self, env: &mut Env, kind: TimerKind, count: u32, since: Instant) {
+        env.stats.timeouts += 1;
+        env.up.send(Up::Timeout {
+            core: env.core,
+            flow: self.id,
+            kind,
+            count,
+            silent: env.now.since(since),
+            orphan: self.app.orphan,
+        });
+    }
+
+    /// The slow path says: resend and back off (RFC 6298 §5.4 - 5.6).
+    pub fn on_retransmit(&mut self, env: &mut Env) {
+        let (una, nxt) = (self.snd.una, self.snd.nxt);
+        if !core::mem::take(&mut self.snd.timed_out) || una == nxt {
+            return;
+        }
+        self.cc.on_timeout(self.board.flight(una, nxt), self.rtt.backoff > 0);
+        self.rtt.backoff += 1;
+        self.board.time_out(una, nxt);
+        self.snd.timed = None;
+        self.timers.set(Timer::Retransmit, env.now + self.rtt.rto());
+    }
+
+    /// The slow path says: probe.
+    pub fn on_probe(&mut self, env: &mut Env, kind: TimerKind) {
+        self.snd.probes += 1;
+        // A window too small to be worth a segment is used after all (RFC 9293 §3.8.6.2.1); one of zero is probed.
+        if kind == TimerKind::Persist && self.snd.una + self.snd.wnd > self.snd.nxt {
+            self.snd.sws_over = true;
+        } else {
+            self.snd.probe_due = true;
+        }
+        if kind == TimerKind::Persist && self.timers.is_set(Timer::Persist) {
+            self.snd.persist_backoff += 1;
+            self.timers.set(Timer::Persist, env.now + self.rtt.doubled(self.snd.persist_backoff));
         }
     }
 }

@@ -1,285 +1,380 @@
-//! A half-open connection: smoltcp runs the state machine, we own what stands on the wire.
-//!
-//! smoltcp never sees the real segments. Coming in, each is rebuilt plain (no options but MSS) with the acknowledgment
-//! number moved into smoltcp's numbering; going out, smoltcp's segment only says *which* segment to send, and ours is built
-//! with RFC 6528 numbers and the options in Linux's order. Retransmission and giving up are ours as well: smoltcp
-//! is polled when a segment has come or a neighbour was found, never by time.
+//! The steps of a handshake: what each received segment and each timer does to a [`HalfOpen`] (RFC 9293 §3.10.7.3-4).
 
-use crate::link::Link;
-use core::net::IpAddr;
-use smoltcp::iface::{SocketHandle, SocketSet};
-use smoltcp::socket::tcp;
-use toe_core::flow::{FlowKey, TsInit};
+use crate::demux::Received;
+use crate::engine::SlowPath;
+use crate::errno;
+use crate::half::{HalfOpen, Role, Start};
+use crate::nic::ASK_AGAIN;
+use crate::ports::SockRef;
+use crate::reply::{self, backoff};
+use crate::timers::Due;
+use toe_core::flow::FlowKey;
 use toe_core::tcp::TcpConfig;
-use toe_core::wire::{self, Segment, TcpFields, TcpOptions, Timestamps, flags};
-use toe_core::{CoreId, Instant, RegionId, SeqNr, SockId};
+use toe_core::wire::{self, ETH_LEN, Segment, flags};
+use toe_core::{CoreId, Duration, Instant, SeqNr};
 
-/// Options of one side's SYN, and what became of ours.
-#[derive(Clone, Debug, Default)]
-pub struct Peer {
-    /// Options of the peer's SYN or SYN-ACK.
-    pub options: TcpOptions,
-    /// Initial sequence number.
-    pub irs: SeqNr,
-    /// Window of its last segment, scaled.
-    pub window: u32,
-    /// Source of its frames.
-    pub mac: [u8; 6],
+/// A neighbour that does not answer for so long is not there (Linux: three questions, one a second).
+const NEIGHBOUR_TIMEOUT: Duration = Duration::from_secs(3);
+/// Handshakes that a listener may always have under way, however small its backlog.
+const MIN_HALF_OPEN: usize = 16;
+
+/// What becomes of a handshake after a segment.
+enum Next {
+    /// It goes on.
+    Wait,
+    /// It is over, silently for passive ones, with this errno for active ones.
+    Over(i32),
+    /// Established; our last ACK has been sent if there had to be one.
+    Done,
 }
 
-/// Who waits for the connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Opener {
-    /// A socket that called connect.
-    Active(RegionId, SockId),
-    /// A listener.
-    Passive(RegionId, SockId),
-}
-
-/// One half-open connection.
-pub struct HalfOpen {
-    /// 4-tuple.
-    pub key: FlowKey,
-    /// Index of the link.
-    pub link: usize,
-    /// For whom.
-    pub opener: Opener,
-    /// Core that the peer's segments arrive at.
-    pub core: CoreId,
-    /// The peer's SYN, once seen.
-    pub peer: Option<Peer>,
-    /// Ethernet header of our frames, once a neighbour is known.
-    pub l2: Option<[u8; 14]>,
-    /// Our initial sequence number.
-    pub iss: SeqNr,
-    /// Our SYN or SYN-ACK, as smoltcp last asked for it: flags.
-    pub syn_flags: u8,
-    /// SYNs or SYN-ACKs sent.
-    pub sent: u32,
-    /// When the last left.
-    pub sent_at: Instant,
-    /// When to send again or give up.
-    pub deadline: Instant,
-    /// Neighbour requests so far.
-    pub arp_tries: u32,
-    /// Error for the app should we give up (from ICMP).
-    pub soft_error: i32,
-    offered: TcpOptions,
-    window: u16,
-    ts_offset: u32,
-    ttl: u8,
-    tos: u8,
-    smol_iss: Option<SeqNr>,
-    sockets: SocketSet<'static>,
-    handle: SocketHandle,
-}
-
-/// What a half-open connection starts with.
-pub struct Start {
-    /// 4-tuple.
-    pub key: FlowKey,
-    /// Index of the link.
-    pub link: usize,
-    /// For whom.
-    pub opener: Opener,
-    /// Core.
-    pub core: CoreId,
-    /// Our initial sequence number.
-    pub iss: SeqNr,
-    /// Timestamp offset.
-    pub ts_offset: u32,
-    /// MSS we announce.
-    pub mss: u16,
-    /// Receive buffer.
-    pub rcvbuf: u32,
-    /// IP_TTL.
-    pub ttl: u8,
-    /// IP_TOS.
-    pub tos: u8,
-}
-
-impl HalfOpen {
-    /// Opens (towards `key.remote`) or waits for the peer's SYN.
-    pub fn new(tcp_config: &TcpConfig, link: &mut Link, start: Start, now: Instant) -> Option<HalfOpen> {
-        let buffer = || tcp::SocketBuffer::new(vec![0; 64]);
-        let mut socket = tcp::Socket::new(buffer(), buffer());
-        let key = start.key;
-        match start.opener {
-            Opener::Active(..) => {
-                let local = (smol_ip(key.local_ip), key.local_port);
-                socket.connect(link.iface.context(), (smol_ip(key.remote_ip), key.remote_port), local).ok()?;
-            }
-            Opener::Passive(..) => socket.listen((smol_ip(key.local_ip), key.local_port)).ok()?,
+impl SlowPath {
+    /// A SYN for a listener.
+    pub(crate) fn open_passive(
+        &mut self,
+        rx: &Received,
+        seg: &Segment,
+        listener: SockRef,
+        floor: Option<SeqNr>,
+        now: Instant,
+    ) {
+        let key = seg.key;
+        // A SYN with FIN is nobody's, a SYN from ourselves to ourselves is a LAND attack.
+        if self.shutting_down || seg.has(flags::FIN) || key.local() == key.remote() {
+            return;
         }
-        let mut sockets = SocketSet::new(Vec::new());
-        let handle = sockets.add(socket);
-        let offered = TcpOptions {
-            mss: Some(start.mss),
-            wscale: tcp_config.window_scaling.then(|| tcp_config.rcv_wscale()),
-            sack_permitted: tcp_config.sack,
-            timestamps: tcp_config.timestamps.then(Timestamps::default),
-            ..Default::default()
+        let full = self.accept_queue_full(listener);
+        let Some(l) = self.listeners.get(&listener) else { return };
+        if full {
+            self.counters.listen_overflows += 1;
+            self.counters.listen_drops += 1;
+            return;
+        }
+        if l.half.len() >= (l.backlog as usize).max(MIN_HALF_OPEN) {
+            self.counters.req_q_full_drop += 1;
+            self.counters.listen_drops += 1;
+            return;
+        }
+        let Some(port) = self.nics[rx.nic].port_of(key.local_ip) else { return };
+        let Some((offer, reuse)) = self.offer(listener, rx.nic, &key) else { return };
+        if floor.is_some() {
+            self.recycle_time_wait(&key);
+        }
+        let iss = self.isn(&key, floor, now);
+        let next = self.next_hop(&key, rx.nic);
+        let (owner, max_retries) = (listener, self.tcp.synack_retries);
+        let (nic, core, role) = (rx.nic, rx.core, Role::Passive);
+        let start = Start { key, role, owner, reuse, nic, port, next, core, offer, iss, max_retries };
+        let mut half = Box::new(HalfOpen::new(start, now));
+        half.take_syn(seg);
+        let plain = half.plain(seg, self.nics[nic].setup.caps.mac, &rx.frame);
+        if !half.listen() || plain.is_none() {
+            return;
+        }
+        self.begin(&half);
+        self.run(&mut half, plain, now);
+        self.keep(half, now);
+    }
+
+    /// Counts a new handshake in.
+    pub(crate) fn begin(&mut self, half: &HalfOpen) {
+        self.ports.connection(half.key.local_ip, half.key.local_port, half.reuse);
+        if let Some(r) = self.regions.get_mut(&half.owner.0) {
+            r.uses += 1;
+        }
+        if let Some(l) = self.listeners.get_mut(&half.owner).filter(|_| half.role == Role::Passive) {
+            l.half.insert(half.key);
+        }
+    }
+
+    /// An ISN by RFC 6528, but not before `floor` (RFC 6191).
+    pub(crate) fn isn(&self, key: &FlowKey, floor: Option<SeqNr>, now: Instant) -> SeqNr {
+        let isn = self.secret.isn(key, now);
+        floor.map_or(isn, |f| isn.max(f))
+    }
+
+    fn next_hop(&self, key: &FlowKey, nic: usize) -> core::net::IpAddr {
+        let hop = self.routing.find(key.remote_ip, Some(key.local_ip), |_| true);
+        hop.filter(|h| h.nic == nic).map_or(key.remote_ip, |h| h.next)
+    }
+
+    /// The 4-tuple of a TIME-WAIT entry lives again.
+    pub(crate) fn recycle_time_wait(&mut self, key: &FlowKey) {
+        if let Some(e) = self.time_wait.remove(key) {
+            self.counters.time_waits_recycled += 1;
+            self.ports.connection_over(key.local_ip, key.local_port, e.reuse);
+        }
+    }
+
+    /// Polls smoltcp for one handshake and sends what it says, rewritten. Tells whether an ACK went out.
+    pub(crate) fn run(&mut self, half: &mut HalfOpen, rx: Option<Vec<u8>>, now: Instant) -> bool {
+        self.nics[half.nic].poll_half(half, rx, now, &mut self.scratch);
+        let mut acked = false;
+        let mut out = core::mem::take(&mut self.scratch.tx);
+        for frame in out.drain(..) {
+            match wire::parse(&frame) {
+                Ok(seg) if seg.key == half.key.reversed() && !seg.has(flags::RST) => {
+                    self.note_l2(half, &frame);
+                    if seg.has(flags::SYN) {
+                        half.smol_iss = Some(seg.seq);
+                        // Its own retransmissions follow another schedule than ours.
+                        if half.sent == 0 {
+                            self.send_syn(half, now);
+                        }
+                    } else if !acked {
+                        acked = true;
+                        self.send_ack(half, now);
+                    }
+                }
+                Ok(_) => {}
+                Err(_) => {
+                    self.nics[half.nic].note_asked(half.next, now);
+                    self.transmit(half.core, half.nic, frame);
+                }
+            }
+        }
+        self.scratch.tx = out;
+        if half.l2.is_none() {
+            self.ask(half, now);
+        }
+        acked
+    }
+
+    fn note_l2(&mut self, half: &mut HalfOpen, frame: &[u8]) {
+        let mut l2 = [0; ETH_LEN];
+        l2.copy_from_slice(&frame[..ETH_LEN]);
+        half.l2 = Some(l2);
+        let mut mac = [0; 6];
+        mac.copy_from_slice(&l2[..6]);
+        self.nics[half.nic].note_mac(half.next, mac);
+    }
+
+    fn ask(&mut self, half: &HalfOpen, now: Instant) {
+        let nic = &mut self.nics[half.nic];
+        nic.waiting.insert(half.key);
+        if !nic.may_ask(half.next, now) {
+            return;
+        }
+        if let Some(question) = nic.question(half.key.local_ip, half.next) {
+            self.transmit(half.core, half.nic, question);
+        }
+    }
+
+    /// Sends our SYN or SYN-ACK (again).
+    pub(crate) fn send_syn(&mut self, half: &mut HalfOpen, now: Instant) {
+        if let Some(l2) = half.l2 {
+            half.sent += 1;
+            half.sent_at = now;
+            self.transmit(half.core, half.nic, reply::frame(&l2, &half.syn(now)));
+        }
+    }
+
+    fn send_ack(&mut self, half: &HalfOpen, now: Instant) {
+        if let Some(l2) = half.l2 {
+            self.transmit(half.core, half.nic, reply::frame(&l2, &half.ack(now)));
+        }
+    }
+
+    /// A challenge ACK (RFC 5961 §3-5), within the limit.
+    fn challenge(&mut self, half: &HalfOpen, now: Instant) {
+        if self.challenge.allow(now) {
+            self.counters.challenge_acks += 1;
+            self.send_ack(half, now);
+        }
+    }
+
+    /// Puts a handshake (back) into the table with its timer running.
+    pub(crate) fn keep(&mut self, mut half: Box<HalfOpen>, now: Instant) {
+        if half.sent == 0 && half.timer.is_some() {
+            self.half.insert(half.key, half);
+            return;
+        }
+        self.timers.cancel(half.timer);
+        let ms = TcpConfig::ms;
+        let at = match half.sent {
+            0 => now + ASK_AGAIN,
+            // The first waits one RTO, each further one twice as long (RFC 6298 §5.5).
+            n => half.sent_at + backoff(ms(self.tcp.rto_initial_ms), n - 1, ms(self.tcp.rto_max_ms)),
         };
-        Some(HalfOpen {
-            key,
-            link: start.link,
-            opener: start.opener,
-            core: start.core,
-            peer: None,
-            l2: None,
-            iss: start.iss,
-            syn_flags: 0,
-            sent: 0,
-            sent_at: now,
-            deadline: now,
-            arp_tries: 0,
-            soft_error: 0,
-            offered,
-            window: start.rcvbuf.min(0xffff) as u16,
-            ts_offset: start.ts_offset,
-            ttl: start.ttl,
-            tos: start.tos,
-            smol_iss: None,
-            sockets,
-            handle,
-        })
+        // Never at once, whatever the configuration says.
+        let at = at.max(now + Duration::from_millis(1));
+        half.timer = Some(self.timers.add(at, Due::HalfOpen(half.key)));
+        self.half.insert(half.key, half);
     }
 
-    /// smoltcp's state.
-    pub fn state(&mut self) -> tcp::State {
-        self.sockets.get_mut::<tcp::Socket>(self.handle).state()
+    /// A handshake's timer ran out.
+    pub(crate) fn half_timer(&mut self, key: FlowKey, now: Instant) {
+        let Some(mut half) = self.half.remove(&key) else { return };
+        half.timer = None;
+        if half.sent == 0 {
+            if now.since(half.born) >= NEIGHBOUR_TIMEOUT {
+                return self.over(half, errno::EHOSTUNREACH);
+            }
+            self.run(&mut half, None, now);
+        } else if half.sent > half.max_retries {
+            self.counters.abort_on_timeout += 1;
+            let why = if half.soft_error != 0 { half.soft_error } else { errno::ETIMEDOUT };
+            return self.over(half, why);
+        } else {
+            self.counters.syn_retrans += 1;
+            self.send_syn(&mut half, now);
+        }
+        self.keep(half, now);
     }
 
-    /// Gives smoltcp the segment (`None`: lets it send) and returns the frames that leave.
-    pub fn poll(&mut self, link: &mut Link, now: Instant, seg: Option<&Segment>) -> Vec<Vec<u8>> {
-        let frame = seg.map(|seg| self.inward(link, seg));
-        let out = link.poll(now, frame.as_deref(), &mut self.sockets);
-        out.into_iter().filter_map(|frame| self.outward(now, frame)).collect()
+    /// Handshakes of a link that waited for a neighbour try again.
+    pub(crate) fn wake_waiting(&mut self, nic: usize, now: Instant) {
+        let waiting: Vec<FlowKey> = self.nics[nic].waiting.drain().collect();
+        for key in waiting {
+            let Some(mut half) = self.half.remove(&key) else { continue };
+            if half.sent == 0 {
+                self.run(&mut half, None, now);
+            }
+            self.keep(half, now);
+        }
     }
 
-    /// A received segment as smoltcp is to see it: no options but MSS, no data, no FIN, its own numbering.
-    fn inward(&self, link: &Link, seg: &Segment) -> Vec<u8> {
-        let delta = self.smol_iss.map_or(0, |smol| smol - self.iss);
-        let syn = seg.has(flags::SYN);
-        let fields = TcpFields {
-            key: seg.key.reversed(),
-            seq: seg.seq,
-            ack: seg.ack + delta,
-            flags: seg.flags & (flags::SYN | flags::ACK | flags::RST),
-            window: seg.window,
-            urgent: 0,
-            options: TcpOptions { mss: syn.then(|| seg.options.mss.unwrap_or(536)), ..Default::default() },
-            ttl: seg.ttl.max(1),
-            tos: 0,
-            ident: 0,
+    /// A segment for a handshake under way.
+    pub(crate) fn half_segment(&mut self, rx: Received, seg: &Segment, now: Instant) {
+        let Some(mut half) = self.half.remove(&seg.key) else { return };
+        let next = match half.irs {
+            None => self.syn_sent(&mut half, &rx, seg, now),
+            Some(_) => self.syn_received(&mut half, &rx, seg, now),
         };
-        let mac = self.peer.as_ref().map_or([2, 0, 0, 0, 0, 0], |p| p.mac);
-        let l2 = ethernet(link.caps.mac, mac, seg.key.local_ip);
-        wire::emit(&l2, &fields, &[], false).as_slice().to_vec()
+        match next {
+            Next::Wait => self.keep(half, now),
+            Next::Over(why) => self.over(half, why),
+            Next::Done => self.established(half, rx, seg, now),
+        }
     }
 
-    /// What smoltcp sends, as it goes out. ARP, NDP and the like pass; the ACK that ends an active open is left to the
-    /// fast path.
-    fn outward(&mut self, now: Instant, frame: Vec<u8>) -> Option<Vec<u8>> {
-        let Ok(seg) = wire::parse(&frame) else { return Some(frame) };
-        let l2: [u8; 14] = frame[..14].try_into().ok()?;
-        self.l2 = Some(l2);
-        if seg.has(flags::SYN) {
-            self.smol_iss = Some(seg.seq);
-            self.syn_flags = seg.flags & (flags::SYN | flags::ACK);
-            return self.syn(now);
+    /// RFC 9293 §3.10.7.3.
+    fn syn_sent(&mut self, half: &mut HalfOpen, rx: &Received, seg: &Segment, now: Instant) -> Next {
+        let acks_syn = seg.has(flags::ACK) && half.sent > 0 && seg.ack == half.iss + 1;
+        if seg.has(flags::ACK) && !acks_syn {
+            self.reset(rx, seg);
+            return Next::Wait;
         }
         if seg.has(flags::RST) {
-            let seq = seg.seq + self.smol_iss.map_or(0, |smol| self.iss - smol);
-            return Some(self.segment(&l2, now, seq, seg.flags & (flags::RST | flags::ACK), seg.ack, false));
+            return if acks_syn { Next::Over(errno::ECONNREFUSED) } else { Next::Wait };
         }
-        None
-    }
-
-    /// Our SYN or SYN-ACK, anew.
-    pub fn syn(&mut self, now: Instant) -> Option<Vec<u8>> {
-        let l2 = self.l2?;
-        self.sent += 1;
-        self.sent_at = now;
-        let ack = self.peer.as_ref().map_or(SeqNr(0), |p| p.irs + 1);
-        let ack = if self.syn_flags & flags::ACK != 0 { ack } else { SeqNr(0) };
-        Some(self.segment(&l2, now, self.iss, self.syn_flags, ack, true))
-    }
-
-    fn segment(&self, l2: &[u8; 14], now: Instant, seq: SeqNr, fl: u8, ack: SeqNr, syn: bool) -> Vec<u8> {
-        let fields = TcpFields {
-            key: self.key,
-            seq,
-            ack,
-            flags: fl,
-            window: if syn { self.window } else { 0 },
-            urgent: 0,
-            options: if syn { self.syn_options(now) } else { TcpOptions::default() },
-            ttl: self.ttl,
-            tos: self.tos,
-            ident: self.sent as u16,
-        };
-        wire::emit(l2, &fields, &[], false).as_slice().to_vec()
-    }
-
-    /// What we offer; in a SYN-ACK only what the peer has offered too (RFC 7323 §2.2, §3.2; RFC 2018 §2).
-    fn syn_options(&self, now: Instant) -> TcpOptions {
-        let mut options = self.offered.clone();
-        let theirs = self.peer.as_ref().filter(|_| self.syn_flags & flags::ACK != 0).map(|p| &p.options);
-        if let Some(theirs) = theirs {
-            options.wscale = options.wscale.filter(|_| theirs.wscale.is_some());
-            options.sack_permitted &= theirs.sack_permitted;
-            options.timestamps = options.timestamps.filter(|_| theirs.timestamps.is_some());
+        if !seg.has(flags::SYN) || half.smol_iss.is_none() {
+            return Next::Wait;
         }
-        if let Some(ts) = &mut options.timestamps {
-            ts.val = (now.millis() as u32).wrapping_add(self.ts_offset);
-            ts.ecr = theirs.and_then(|t| t.timestamps).map_or(0, |t| t.val);
+        half.take_syn(seg);
+        half.core = rx.core;
+        let plain = half.plain(seg, self.nics[half.nic].setup.caps.mac, &rx.frame);
+        let acked = self.run(half, plain, now);
+        if acks_syn {
+            if !half.established() {
+                half.irs = None;
+                return Next::Wait;
+            }
+            if !acked {
+                self.send_ack(half, now);
+            }
+            return Next::Done;
         }
-        options
+        // Simultaneous open (RFC 9293 §3.5, MUST-10): both in SYN-RECEIVED now.
+        self.send_syn(half, now);
+        Next::Wait
     }
 
-    /// What both sides have agreed on: peer's scale, our scale, SACK, timestamps, MSS to send.
-    pub fn agreed(&self, link_mss: u16) -> Agreed {
-        let none = TcpOptions::default();
-        let theirs = self.peer.as_ref().map_or(&none, |p| &p.options);
-        let (snd_wscale, rcv_wscale) = match (self.offered.wscale, theirs.wscale) {
-            (Some(ours), Some(theirs)) => (theirs, ours),
-            _ => (0, 0),
-        };
-        let timestamps = self.offered.timestamps.and(theirs.timestamps);
-        Agreed {
-            snd_wscale,
-            rcv_wscale,
-            sack: self.offered.sack_permitted && theirs.sack_permitted,
-            timestamps: timestamps.map(|t| TsInit { recent: t.val, offset: self.ts_offset }),
-            // RFC 9293 §3.7.1: 536 (IPv4) or 1220 (IPv6) without the option.
-            snd_mss: theirs.mss.unwrap_or(if self.key.local_ip.is_ipv4() { 536 } else { 1220 }).min(link_mss).max(64),
-            rcv_mss: self.offered.mss.unwrap_or(link_mss),
+    /// RFC 9293 §3.10.7.4 for SYN-RECEIVED, with RFC 5961.
+    fn syn_received(&mut self, half: &mut HalfOpen, rx: &Received, seg: &Segment, now: Instant) -> Next {
+        let (expected, window) = (half.rcv_nxt(), half.offer.rx_limit.clamp(1, 0xffff));
+        let in_window = seg.seq.in_window(expected, window);
+        if seg.has(flags::RST) {
+            if seg.seq == expected {
+                return Next::Over(errno::ECONNREFUSED);
+            }
+            if in_window {
+                self.challenge(half, now); // RFC 5961 §3.2
+            }
+            return Next::Wait;
+        }
+        let good_ack = seg.has(flags::ACK) && seg.ack == half.iss + 1;
+        let crossing = half.role == Role::Active && seg.has(flags::SYN) && good_ack && Some(seg.seq) == half.irs;
+        if seg.has(flags::SYN) && !crossing {
+            if Some(seg.seq) == half.irs && !seg.has(flags::ACK) {
+                self.repeat_syn_ack(half, now);
+            } else {
+                self.challenge(half, now); // RFC 5961 §4.2
+            }
+            return Next::Wait;
+        }
+        let overlaps = !seg.is_empty() && (seg.end() - 1).in_window(expected, window);
+        if !(in_window || overlaps || crossing) || self.stale(half, seg) {
+            self.challenge(half, now);
+            return Next::Wait;
+        }
+        if !seg.has(flags::ACK) {
+            return Next::Wait;
+        }
+        if !good_ack {
+            self.reset(rx, seg);
+            return Next::Wait;
+        }
+        self.last_ack(half, rx, seg, now)
+    }
+
+    /// The acknowledgment of our SYN-ACK.
+    fn last_ack(&mut self, half: &mut HalfOpen, rx: &Received, seg: &Segment, now: Instant) -> Next {
+        if half.role == Role::Passive && self.accept_queue_full(half.owner) {
+            // tcp_abort_on_overflow = 0: as if it had been lost; the SYN-ACK goes out again.
+            self.counters.listen_overflows += 1;
+            self.counters.listen_drops += 1;
+            return Next::Wait;
+        }
+        let ack_only = Segment { flags: flags::ACK, ..seg.clone() };
+        let plain = half.plain(&ack_only, self.nics[half.nic].setup.caps.mac, &rx.frame);
+        self.run(half, plain, now);
+        if let Some(ts) = seg.options.timestamps.filter(|_| seg.seq.before_eq(half.rcv_nxt())) {
+            half.ts_recent = ts.val;
+        }
+        if half.established() { Next::Done } else { Next::Wait }
+    }
+
+    /// A duplicate SYN: the SYN-ACK may have been lost. Its timer keeps its schedule.
+    fn repeat_syn_ack(&mut self, half: &mut HalfOpen, now: Instant) {
+        half.repeated = true;
+        if let Some(l2) = half.l2.filter(|_| self.challenge.allow(now)) {
+            self.transmit(half.core, half.nic, reply::frame(&l2, &half.syn(now)));
         }
     }
-}
 
-/// See [`HalfOpen::agreed`].
-#[allow(missing_docs)]
-pub struct Agreed {
-    pub snd_wscale: u8,
-    pub rcv_wscale: u8,
-    pub sack: bool,
-    pub timestamps: Option<TsInit>,
-    pub snd_mss: u16,
-    pub rcv_mss: u16,
-}
+    /// PAWS (RFC 7323 §5.3).
+    fn stale(&mut self, half: &HalfOpen, seg: &Segment) -> bool {
+        let ts = half.timestamps().and(seg.options.timestamps);
+        let old = ts.is_some_and(|t| SeqNr(t.val).before(SeqNr(half.ts_recent)));
+        self.counters.paws_rejected += u64::from(old);
+        old
+    }
 
-/// An Ethernet header for `ip`'s family.
-pub fn ethernet(dst: [u8; 6], src: [u8; 6], ip: IpAddr) -> [u8; 14] {
-    let mut l2 = [0; 14];
-    l2[..6].copy_from_slice(&dst);
-    l2[6..12].copy_from_slice(&src);
-    let ethertype = if ip.is_ipv4() { wire::ETHERTYPE_IPV4 } else { wire::ETHERTYPE_IPV6 };
-    l2[12..].copy_from_slice(&ethertype.to_be_bytes());
-    l2
-}
+    /// A handshake that came to nothing.
+    pub(crate) fn over(&mut self, half: Box<HalfOpen>, why: i32) {
+        self.counters.attempt_fails += 1;
+        self.forget(&half);
+        if half.role == Role::Active {
+            self.connect_failed(half.owner, why);
+        }
+        self.drop_region_if_done(half.owner.0);
+    }
 
-fn smol_ip(ip: IpAddr) -> smoltcp::wire::IpAddress {
-    ip.into()
+    /// Counts a handshake out that does not become a flow.
+    pub(crate) fn forget(&mut self, half: &HalfOpen) {
+        self.timers.cancel(half.timer);
+        self.ports.connection_over(half.key.local_ip, half.key.local_port, half.reuse);
+        if let Some(r) = self.regions.get_mut(&half.owner.0) {
+            r.uses = r.uses.saturating_sub(1);
+        }
+        if let Some(l) = self.listeners.get_mut(&half.owner) {
+            l.half.remove(&half.key);
+        }
+    }
+
+    /// Core for what begins here.
+    pub(crate) fn core_for(&self, key: &FlowKey) -> CoreId {
+        CoreId((key.link_hash() as usize % self.downs.len().max(1)) as u8)
+    }
 }

@@ -1,123 +1,142 @@
-//! Who has which local port: binds, listeners, connections, TIME-WAIT.
+//! Who uses which local port: bound and listening sockets, and how many connections (TIME-WAIT included) stand on each
+//! local address. Decides EADDRINUSE as Linux's `inet_csk_bind_conflict` does.
 
-use core::net::{IpAddr, SocketAddr};
-use std::collections::HashMap;
-use toe_core::shm::app_flags;
+use crate::hash::{Map, Secret};
+use core::net::IpAddr;
 use toe_core::{RegionId, SockId};
 
-/// A bound socket.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Binding {
-    /// Bound address (unspecified: wildcard).
-    pub addr: SocketAddr,
-    /// Owner.
-    pub region: RegionId,
-    /// Owner.
-    pub sock: SockId,
-    /// `app_flags` at bind time: REUSEADDR, REUSEPORT, V6ONLY.
-    pub flags: u32,
-    /// Accepting.
+/// A socket of some region.
+pub(crate) type SockRef = (RegionId, SockId);
+
+/// A local address and port reserved by a socket.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Bind {
+    /// Which socket.
+    pub owner: SockRef,
+    /// Address; unspecified: all of its family (and IPv4 too if `::` without `v6only`).
+    pub ip: IpAddr,
+    /// IPV6_V6ONLY.
+    pub v6only: bool,
+    /// SO_REUSEADDR.
+    pub reuseaddr: bool,
+    /// SO_REUSEPORT, and for whom.
+    pub reuseport: Option<u32>,
+    /// A listener.
     pub listening: bool,
 }
 
-impl Binding {
-    /// Would a packet to `ip` reach this binding?
-    pub fn matches(&self, ip: IpAddr) -> bool {
-        let any = self.addr.ip().is_unspecified();
-        match (self.addr.ip(), ip) {
-            (IpAddr::V6(_), IpAddr::V4(_)) => any && self.flags & app_flags::V6ONLY == 0,
-            (IpAddr::V4(_), IpAddr::V6(_)) => false,
-            (ours, ip) => any || ours == ip,
+impl Bind {
+    /// Would a packet to `ip` belong here? How exactly: 3 this address, 2 its family's wildcard, 1 IPv6's for IPv4.
+    fn score(&self, ip: IpAddr) -> u8 {
+        if self.ip == ip {
+            return 3;
+        }
+        match (self.ip.is_unspecified(), self.ip.is_ipv4() == ip.is_ipv4()) {
+            (true, true) => 2,
+            (true, false) if self.ip.is_ipv6() && !self.v6only => 1,
+            _ => 0,
         }
     }
 
-    fn overlaps(&self, addr: SocketAddr, flags: u32) -> bool {
-        let other = Binding { addr, flags, ..*self };
-        self.matches(addr.ip())
-            || other.matches(self.addr.ip())
-            || (self.addr.ip().is_unspecified() && addr.ip().is_unspecified() && self.addr.is_ipv4() == addr.is_ipv4())
+    fn overlaps(&self, other: &Bind) -> bool {
+        if self.ip.is_unspecified() && other.ip.is_unspecified() {
+            let dual = |b: &Bind| b.ip.is_ipv6() && !b.v6only;
+            return self.ip.is_ipv4() == other.ip.is_ipv4() || dual(self) || dual(other);
+        }
+        self.score(other.ip) > 0 || other.score(self.ip) > 0
     }
+}
 
-    fn tolerates(&self, flags: u32) -> bool {
-        let both = self.flags & flags;
-        both & app_flags::REUSEPORT != 0 || (both & app_flags::REUSEADDR != 0 && !self.listening)
-    }
+#[derive(Default)]
+struct PortUse {
+    binds: Vec<Bind>,
+    /// Connections by local address: those whose socket had SO_REUSEADDR, and the others.
+    conns: Vec<(IpAddr, [u32; 2])>,
 }
 
 /// All ports.
-#[derive(Default)]
-pub struct Ports {
-    bound: HashMap<u16, Vec<Binding>>,
-    /// Connections (TIME-WAIT included) by local address and port.
-    used: HashMap<(IpAddr, u16), u32>,
-}
+pub(crate) struct Ports(Map<u16, PortUse>);
 
 impl Ports {
-    /// Reserves an address; `false`: in use.
-    pub fn bind(&mut self, binding: Binding) -> bool {
-        let (port, flags) = (binding.addr.port(), binding.flags);
-        let list = self.bound.entry(port).or_default();
-        let clash = list.iter().any(|b| b.overlaps(binding.addr, flags) && !b.tolerates(flags));
-        let reuse = flags & (app_flags::REUSEADDR | app_flags::REUSEPORT) != 0;
-        if clash || (!reuse && self.used.contains_key(&(binding.addr.ip(), port))) {
-            return false;
-        }
-        list.push(binding);
-        true
+    pub(crate) fn new(secret: Secret) -> Ports {
+        Ports(Map::with_hasher(secret))
     }
 
-    /// A bound socket starts to listen; `false`: another one listens there already.
-    pub fn listen(&mut self, region: RegionId, sock: SockId, port: u16, flags: u32) -> bool {
-        let Some(list) = self.bound.get_mut(&port) else { return false };
-        let Some(i) = list.iter().position(|b| (b.region, b.sock) == (region, sock)) else { return false };
-        let addr = list[i].addr;
-        let clash = list.iter().enumerate().any(|(j, b)| {
-            j != i && b.listening && b.overlaps(addr, flags) && b.flags & flags & app_flags::REUSEPORT == 0
-        });
-        list[i].listening |= !clash;
-        !clash
-    }
-
-    /// Gives a binding back.
-    pub fn unbind(&mut self, region: RegionId, sock: SockId, port: u16) {
-        if let Some(list) = self.bound.get_mut(&port) {
-            list.retain(|b| (b.region, b.sock) != (region, sock));
-            if list.is_empty() {
-                self.bound.remove(&port);
-            }
-        }
-    }
-
-    /// The listener for a packet to `ip:port`: an exact address before a wildcard; among several (SO_REUSEPORT) by `hash`.
-    pub fn listener(&self, ip: IpAddr, port: u16, hash: u64) -> Option<Binding> {
-        let list = self.bound.get(&port)?;
-        let fits =
-            |exact: bool| move |b: &&Binding| b.listening && b.matches(ip) && (b.addr.ip().is_unspecified() != exact);
-        let pick = |exact: bool| {
-            let n = list.iter().filter(fits(exact)).count();
-            (n > 0).then(|| list.iter().filter(fits(exact)).nth((hash % n as u64) as usize).copied()).flatten()
+    /// May `bind` have `port`? With `to_listen`, the stricter check of listen(2).
+    pub(crate) fn conflicts(&self, port: u16, bind: &Bind, to_listen: bool) -> bool {
+        let Some(used) = self.0.get(&port) else { return false };
+        let clash = |b: &Bind| {
+            let share_addr = bind.reuseaddr && b.reuseaddr && !b.listening;
+            let share_port = bind.reuseport.is_some() && bind.reuseport == b.reuseport;
+            b.owner != bind.owner && b.overlaps(bind) && !share_addr && !share_port
         };
-        pick(true).or_else(|| pick(false))
-    }
-
-    /// Is the port bound by anybody?
-    pub fn is_bound(&self, port: u16) -> bool {
-        self.bound.contains_key(&port)
-    }
-
-    /// A connection starts to use a local address.
-    pub fn use_addr(&mut self, addr: SocketAddr) {
-        *self.used.entry((addr.ip(), addr.port())).or_default() += 1;
-    }
-
-    /// It no longer does.
-    pub fn unuse_addr(&mut self, addr: SocketAddr) {
-        if let Some(n) = self.used.get_mut(&(addr.ip(), addr.port())) {
-            *n -= 1;
-            if *n == 0 {
-                self.used.remove(&(addr.ip(), addr.port()));
-            }
+        if to_listen {
+            return used.binds.iter().any(|b| b.listening && clash(b));
         }
+        used.binds.iter().any(clash)
+            || used.conns.iter().any(|(ip, n)| bind.score(*ip) > 0 && (n[0] > 0 || n[1] > 0 && !bind.reuseaddr))
+    }
+
+    pub(crate) fn bind(&mut self, port: u16, bind: Bind) {
+        self.0.entry(port).or_default().binds.push(bind);
+    }
+
+    pub(crate) fn unbind(&mut self, port: u16, owner: SockRef) {
+        if let Some(used) = self.0.get_mut(&port) {
+            used.binds.retain(|b| b.owner != owner);
+            self.tidy(port);
+        }
+    }
+
+    pub(crate) fn set_listening(&mut self, port: u16, owner: SockRef, listening: bool) {
+        if let Some(b) = self.0.get_mut(&port).and_then(|u| u.binds.iter_mut().find(|b| b.owner == owner)) {
+            b.listening = listening;
+        }
+    }
+
+    /// Is the port reserved by any socket (so that no ephemeral port may be it)?
+    pub(crate) fn reserved(&self, port: u16) -> bool {
+        self.0.get(&port).is_some_and(|u| !u.binds.is_empty())
+    }
+
+    /// The listener for a connection to `ip`: the most exact; among equals, `pick(n)`.
+    pub(crate) fn listener(&self, ip: IpAddr, port: u16, pick: impl Fn(usize) -> usize) -> Option<SockRef> {
+        let binds = &self.0.get(&port)?.binds;
+        let candidates = || binds.iter().filter(|b| b.listening);
+        let best = candidates().map(|b| b.score(ip)).max().filter(|&s| s > 0)?;
+        let equals = candidates().filter(|b| b.score(ip) == best).count();
+        candidates().filter(|b| b.score(ip) == best).nth(pick(equals)).map(|b| b.owner)
+    }
+
+    /// A connection begins on a local address.
+    pub(crate) fn connection(&mut self, ip: IpAddr, port: u16, reuse: bool) {
+        let conns = &mut self.0.entry(port).or_default().conns;
+        let at = conns.iter().position(|c| c.0 == ip).unwrap_or_else(|| {
+            conns.push((ip, [0; 2]));
+            conns.len() - 1
+        });
+        conns[at].1[usize::from(reuse)] += 1;
+    }
+
+    /// It is over, TIME-WAIT included.
+    pub(crate) fn connection_over(&mut self, ip: IpAddr, port: u16, reuse: bool) {
+        let Some(used) = self.0.get_mut(&port) else { return };
+        if let Some(c) = used.conns.iter_mut().find(|c| c.0 == ip) {
+            c.1[usize::from(reuse)] = c.1[usize::from(reuse)].saturating_sub(1);
+        }
+        used.conns.retain(|c| c.1 != [0; 2]);
+        self.tidy(port);
+    }
+
+    fn tidy(&mut self, port: u16) {
+        if self.0.get(&port).is_some_and(|u| u.binds.is_empty() && u.conns.is_empty()) {
+            self.0.remove(&port);
+        }
+    }
+
+    #[cfg(test)]
+    fn is_empty(&self) -> bool {
+        self.0.is_empty()
     }
 }
 
@@ -125,33 +144,52 @@ impl Ports {
 mod tests {
     use super::*;
 
-    fn binding(addr: &str, sock: u32, flags: u32) -> Binding {
-        Binding { addr: addr.parse().unwrap(), region: RegionId(1), sock: SockId(sock), flags, listening: false }
+    fn bind(n: u32, ip: &str, reuseaddr: bool) -> Bind {
+        Bind {
+            owner: (RegionId(1), SockId(n)),
+            ip: ip.parse().unwrap(),
+            v6only: false,
+            reuseaddr,
+            reuseport: None,
+            listening: false,
+        }
     }
 
     #[test]
-    fn wildcards_overlap_and_reuse_is_mutual() {
-        let mut p = Ports::default();
-        assert!(p.bind(binding("127.77.0.1:80", 1, 0)));
-        assert!(!p.bind(binding("0.0.0.0:80", 2, 0)));
-        assert!(!p.bind(binding("0.0.0.0:80", 2, app_flags::REUSEADDR)));
-        assert!(p.bind(binding("127.77.0.2:80", 3, 0)));
-        assert!(p.bind(binding("[::]:81", 4, 0)) && !p.bind(binding("0.0.0.0:81", 5, 0)));
-        assert!(p.bind(binding("[::]:82", 4, app_flags::V6ONLY)) && p.bind(binding("0.0.0.0:82", 5, 0)));
-        p.unbind(RegionId(1), SockId(1), 80);
-        assert!(p.bind(binding("127.77.0.1:80", 6, app_flags::REUSEADDR)));
-        assert!(p.bind(binding("127.77.0.1:80", 7, app_flags::REUSEADDR)));
-        assert!(p.listen(RegionId(1), SockId(6), 80, app_flags::REUSEADDR));
-        assert!(!p.listen(RegionId(1), SockId(7), 80, app_flags::REUSEADDR));
+    fn linux_conflict_rules() {
+        let mut p = Ports::new(Secret::new([1; 16]));
+        p.bind(80, bind(1, "10.0.0.1", true));
+        assert!(p.conflicts(80, &bind(2, "10.0.0.1", false), false));
+        assert!(!p.conflicts(80, &bind(2, "10.0.0.2", false), false));
+        assert!(p.conflicts(80, &bind(2, "0.0.0.0", false), false));
+        assert!(p.conflicts(80, &bind(2, "::", false), false));
+        assert!(!p.conflicts(80, &Bind { v6only: true, ..bind(2, "::", false) }, false));
+        assert!(!p.conflicts(80, &bind(2, "0.0.0.0", true), false));
+        p.set_listening(80, (RegionId(1), SockId(1)), true);
+        assert!(p.conflicts(80, &bind(2, "10.0.0.1", true), false));
+        p.unbind(80, (RegionId(1), SockId(1)));
+        p.bind(80, Bind { reuseport: Some(7), listening: true, ..bind(3, "::", false) });
+        assert!(!p.conflicts(80, &Bind { reuseport: Some(7), ..bind(4, "::", false) }, true));
+        assert!(p.conflicts(80, &Bind { reuseport: Some(8), ..bind(4, "::", false) }, false));
+        let v4 = "10.0.0.1".parse().unwrap();
+        assert_eq!(p.listener(v4, 80, |_| 0), Some((RegionId(1), SockId(3))));
+        p.bind(80, Bind { listening: true, ..bind(5, "0.0.0.0", false) });
+        assert_eq!(p.listener(v4, 80, |_| 0), Some((RegionId(1), SockId(5))));
+        assert_eq!(p.listener(v4, 81, |_| 0), None);
     }
 
     #[test]
-    fn exact_listeners_win() {
-        let mut p = Ports::default();
-        let reuse = app_flags::REUSEADDR;
-        assert!(p.bind(binding("0.0.0.0:80", 1, reuse)) && p.bind(binding("127.77.0.1:80", 2, reuse)));
-        assert!(p.listen(RegionId(1), SockId(2), 80, reuse));
-        assert_eq!(p.listener("127.77.0.1".parse().unwrap(), 80, 9).unwrap().sock, SockId(2));
-        assert!(p.listener("127.77.0.2".parse().unwrap(), 80, 9).is_none());
+    fn connections_and_time_wait_hold_the_port() {
+        let mut p = Ports::new(Secret::new([1; 16]));
+        let ip: IpAddr = "10.0.0.1".parse().unwrap();
+        p.connection(ip, 80, true);
+        assert!(p.conflicts(80, &bind(2, "0.0.0.0", false), false));
+        assert!(!p.conflicts(80, &bind(2, "0.0.0.0", true), false));
+        p.connection(ip, 80, false);
+        assert!(p.conflicts(80, &bind(2, "0.0.0.0", true), false));
+        assert!(!p.reserved(80));
+        p.connection_over(ip, 80, false);
+        p.connection_over(ip, 80, true);
+        assert!(p.is_empty());
     }
 }

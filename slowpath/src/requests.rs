@@ -1,252 +1,269 @@
-//! What apps ask for: bind, listen, connect, and letting go. Every word of a slot is untrusted and read once.
+//! bind, listen, connect, with Linux's errno values. Everything read from the slot is untrusted: each word once.
 
-use crate::SlowPath;
-use crate::handshake::{HalfOpen, Opener, Start};
-use crate::link::contains;
-use crate::ports::Binding;
-use crate::sockets::{Kind, Sock, is_held};
-use core::net::{IpAddr, SocketAddr};
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use crate::engine::SlowPath;
+use crate::errno::*;
+use crate::half::{HalfOpen, Role, Start};
+use crate::ports::{Bind, SockRef};
+use crate::routes::{Hop, usable};
+use crate::table::{Listener, Phase, Sock};
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::collections::VecDeque;
 use toe_core::flow::FlowKey;
-use toe_core::msg::Down;
-use toe_core::notify;
-use toe_core::shm::{MAX_LISTENERS, ReqOp, SockSlot, SockState, app_flags};
-use toe_core::{CoreId, Instant, RegionId, SockId};
+use toe_core::shm::{ACCEPT_RING, MAX_LISTENERS, ReqOp, SLOW_WORKER, SockState, app_flags};
+use toe_core::{Instant, SeqNr};
 
-type Errno = i32;
+/// First port that needs no privilege (ip_unprivileged_port_start).
+const FIRST_FREE_PORT: u16 = 1024;
+/// Most SYN retransmissions (Linux: MAX_TCP_SYNCNT).
+const MAX_SYNCNT: u32 = 127;
+
+type Answer = Result<(), i32>;
 
 impl SlowPath {
-    /// A socket was kicked, or somebody let go of it.
-    pub fn look_at(&mut self, now: Instant, id: RegionId, sock: SockId) {
-        let Some(entry) = self.regions.get_mut(&id) else { return };
-        let region = entry.region.clone();
-        let Some(slot) = region.sock(sock) else { return };
-        if slot.state.load(Acquire) == SockState::Free as u32 {
-            return;
-        }
-        let s = entry.socks.entry(sock).or_insert(Sock { kind: Kind::Idle, bound: None, answered: 0, core: None });
+    /// Serves the pending request of a socket and answers it.
+    pub(crate) fn request(&mut self, at: SockRef, now: Instant) {
+        let Some(r) = self.regions.get_mut(&at.0) else { return };
+        let region = r.region.clone();
+        let Some(slot) = region.sock(at.1) else { return };
+        r.socks.entry(at.1).or_insert_with(|| Sock::new(Phase::Idle));
         let seq = slot.req_seq.load(Acquire);
-        if seq != s.answered {
-            s.answered = seq;
-            let errno = self.request(now, id, sock, slot).err().unwrap_or(0);
-            slot.resp_err.store(errno as u32, Relaxed);
-            slot.resp_seq.store(seq, Release);
-            notify::all(&region, sock, slot, &*self.waker);
-        }
-        if !is_held(sock, slot) {
-            self.release_if_unheld(now, id, sock);
-        } else if let Some(Kind::Flow(key)) = self.regions.get(&id).and_then(|e| e.socks.get(&sock)).map(|s| s.kind)
-            && let Some(flow) = self.flows.get(&key)
-        {
-            self.downs[flow.core.index()].send(Down::Kick { region: id, sock });
-        }
-    }
-
-    fn request(&mut self, now: Instant, id: RegionId, sock: SockId, slot: &SockSlot) -> Result<(), Errno> {
-        if self.shutting_down {
-            return Err(libc::ENETDOWN);
-        }
-        let flags = slot.app_flags.load(Acquire);
-        let kind = self.kind(id, sock);
-        match ReqOp::from_word(slot.req_op.load(Relaxed)).ok_or(libc::EINVAL)? {
-            ReqOp::Bind => {
-                let addr = slot.req_addr.load().ok_or(libc::EINVAL)?;
-                if kind != Kind::Idle || slot.state.load(Relaxed) != SockState::New as u32 {
-                    return Err(libc::EINVAL);
-                }
-                self.bind(id, sock, slot, addr, flags)?;
-                slot.state.store(SockState::Bound as u32, Release);
-                Ok(())
-            }
-            ReqOp::Listen => self.listen(id, sock, slot, kind, flags),
-            ReqOp::Connect => {
-                let addr = slot.req_addr.load().ok_or(libc::EINVAL)?;
-                match kind {
-                    Kind::Connecting(_) => Err(libc::EALREADY),
-                    Kind::Flow(_) | Kind::Listening { .. } => Err(libc::EISCONN),
-                    Kind::Idle | Kind::Bound => self.connect(now, id, sock, slot, addr, flags),
-                }
-            }
-        }
-    }
-
-    fn kind(&self, id: RegionId, sock: SockId) -> Kind {
-        self.regions.get(&id).and_then(|e| e.socks.get(&sock)).map_or(Kind::Idle, |s| s.kind)
-    }
-
-    fn set_kind(&mut self, id: RegionId, sock: SockId, kind: Kind) {
-        if let Some(s) = self.regions.get_mut(&id).and_then(|e| e.socks.get_mut(&sock)) {
-            s.kind = kind;
-        }
-    }
-
-    fn bind(&mut self, id: RegionId, sock: SockId, slot: &SockSlot, addr: SocketAddr, flags: u32) -> Result<(), Errno> {
-        if !addr.ip().is_unspecified() && !self.is_ours(addr.ip()) {
-            return Err(libc::EADDRNOTAVAIL);
-        }
-        let uid = self.regions.get(&id).map_or(u32::MAX, |e| e.owner.uid);
-        if (1..1024).contains(&addr.port()) && uid != 0 && !addr.ip().is_loopback() {
-            return Err(libc::EACCES);
-        }
-        let binding =
-            |port| Binding { addr: SocketAddr::new(addr.ip(), port), region: id, sock, flags, listening: false };
-        let port = match addr.port() {
-            0 => {
-                let offset = self.secret.port_offset(addr.ip(), addr.ip(), sock.0 as u16);
-                self.ephemeral(offset, |s, port| !s.ports.is_bound(port) && s.ports.bind(binding(port)))
-                    .ok_or(libc::EADDRINUSE)?
-            }
-            port if self.ports.bind(binding(port)) => port,
-            _ => return Err(libc::EADDRINUSE),
+        let (op, arg) = (ReqOp::from_word(slot.req_op.load(Relaxed)), slot.req_arg.load(Relaxed));
+        let addr = slot.req_addr.load().map(|a| SocketAddr::new(a.ip().to_canonical(), a.port()));
+        let result = match op {
+            _ if self.shutting_down => Err(ENETDOWN),
+            Some(ReqOp::Bind) => addr.ok_or(EINVAL).and_then(|a| self.bind(at, a)),
+            Some(ReqOp::Listen) => self.listen(at, addr, arg),
+            Some(ReqOp::Connect) => addr.ok_or(EINVAL).and_then(|a| self.connect(at, a, now)),
+            None => Err(EOPNOTSUPP),
         };
-        let addr = SocketAddr::new(addr.ip(), port);
-        slot.local.store(Some(addr));
-        if let Some(s) = self.regions.get_mut(&id).and_then(|e| e.socks.get_mut(&sock)) {
-            s.bound = Some(addr);
-            s.kind = Kind::Bound;
+        self.counters.requests += 1;
+        self.counters.requests_refused += u64::from(result.is_err());
+        slot.resp_err.store(result.err().unwrap_or(0) as u32, Relaxed);
+        slot.resp_seq.store(seq, Release);
+        self.tell(at);
+    }
+
+    fn sock(&mut self, at: SockRef) -> Option<&mut Sock> {
+        self.regions.get_mut(&at.0)?.socks.get_mut(&at.1)
+    }
+
+    fn phase(&self, at: SockRef) -> Phase {
+        let sock = self.regions.get(&at.0).and_then(|r| r.socks.get(&at.1));
+        sock.map_or(Phase::Closed, |s| s.phase)
+    }
+
+    fn app_flags(&self, at: SockRef) -> u32 {
+        let slot = self.regions.get(&at.0).and_then(|r| r.region.sock(at.1));
+        slot.map_or(0, |s| s.app_flags.load(Relaxed))
+    }
+
+    fn uid(&self, at: SockRef) -> u32 {
+        self.regions.get(&at.0).map_or(u32::MAX, |r| r.owner.uid)
+    }
+
+    /// A reservation with the socket's options as they are now.
+    fn bind_of(&self, at: SockRef, ip: IpAddr) -> Bind {
+        let flags = self.app_flags(at);
+        Bind {
+            owner: at,
+            ip,
+            v6only: flags & app_flags::V6ONLY != 0,
+            reuseaddr: flags & app_flags::REUSEADDR != 0,
+            reuseport: (flags & app_flags::REUSEPORT != 0).then(|| self.uid(at)),
+            listening: false,
+        }
+    }
+
+    fn bind(&mut self, at: SockRef, addr: SocketAddr) -> Answer {
+        if self.phase(at) != Phase::Idle || self.sock(at).is_none_or(|s| s.bound.is_some()) {
+            return Err(EINVAL);
+        }
+        if !addr.ip().is_unspecified() && !self.routing.is_own(addr.ip()) {
+            return Err(EADDRNOTAVAIL);
+        }
+        if addr.port() != 0 && addr.port() < FIRST_FREE_PORT && self.uid(at) != 0 {
+            return Err(EACCES);
+        }
+        let bind = self.bind_of(at, addr.ip());
+        let port = match addr.port() {
+            0 => self.free_port(&bind).ok_or(EADDRINUSE)?,
+            p if self.ports.conflicts(p, &bind, false) => return Err(EADDRINUSE),
+            p => p,
+        };
+        self.ports.bind(port, bind);
+        if let Some(s) = self.sock(at) {
+            s.bound = Some((addr.ip(), port));
+        }
+        if let Some(slot) = self.regions.get(&at.0).and_then(|r| r.region.sock(at.1)) {
+            slot.local.store(Some(SocketAddr::new(addr.ip(), port)));
+            slot.state.store(SockState::Bound as u32, Release);
         }
         Ok(())
     }
 
-    /// The first port that `take` accepts, from a secret place on (RFC 6056 §3.3.3).
-    fn ephemeral(&mut self, offset: u32, mut take: impl FnMut(&mut SlowPath, u16) -> bool) -> Option<u16> {
-        let (low, high) = self.tcp.port_range;
-        let count = u32::from(high.saturating_sub(low)) + 1;
-        for _ in 0..count {
-            self.next_port = self.next_port.wrapping_add(1);
-            let port = low + (offset.wrapping_add(self.next_port) % count) as u16;
-            if take(self, port) {
-                return Some(port);
-            }
-        }
-        None
+    /// Ports of the ephemeral range, beginning behind the last one given out, `offset` further (RFC 6056 §3.3.3).
+    fn ephemeral(&self, offset: u32) -> impl Iterator<Item = (u32, u16)> + use<> {
+        let (lo, hi) = self.tcp.port_range;
+        let (lo, hi) = (lo.min(hi).max(1), hi.max(lo).max(1));
+        let count = u32::from(hi - lo) + 1;
+        let begin = self.next_ephemeral.wrapping_add(offset) % count;
+        (0..count).map(move |i| (i, lo + ((begin + i) % count) as u16))
     }
 
-    fn listen(&mut self, id: RegionId, sock: SockId, slot: &SockSlot, kind: Kind, flags: u32) -> Result<(), Errno> {
-        let backlog = slot.req_arg.load(Relaxed).clamp(1, self.tcp.somaxconn.clamp(1, 65_535));
-        match kind {
-            Kind::Listening { ring, tail, .. } => {
-                self.set_kind(id, sock, Kind::Listening { ring, tail, backlog });
+    /// A port for bind(port 0).
+    fn free_port(&mut self, bind: &Bind) -> Option<u16> {
+        let offset = self.secret.port_offset(bind.ip, bind.ip, 0);
+        // Linux likewise never shares a port it chooses itself for bind.
+        let alone = Bind { reuseaddr: false, reuseport: None, ..bind.clone() };
+        let (tried, port) = self.ephemeral(offset).find(|&(_, p)| !self.ports.conflicts(p, &alone, false))?;
+        self.next_ephemeral = self.next_ephemeral.wrapping_add(tried + 1);
+        Some(port)
+    }
+
+    fn listen(&mut self, at: SockRef, family: Option<SocketAddr>, backlog: u32) -> Answer {
+        let backlog = backlog.min(self.tcp.somaxconn).min(ACCEPT_RING as u32 - 1);
+        match self.phase(at) {
+            Phase::Listening => {
+                if let Some(l) = self.listeners.get_mut(&at) {
+                    l.backlog = backlog;
+                }
                 return Ok(());
             }
-            Kind::Idle => self.bind(id, sock, slot, SocketAddr::new(IpAddr::from([0, 0, 0, 0]), 0), flags)?,
-            Kind::Bound => {}
-            Kind::Connecting(_) | Kind::Flow(_) => return Err(libc::EINVAL),
+            Phase::Idle => {}
+            _ => return Err(EINVAL),
         }
+        let r = self.regions.get(&at.0).ok_or(EINVAL)?;
+        let slot = r.region.sock(at.1).ok_or(EINVAL)?;
         let ring = slot.accept_ring.load(Relaxed);
-        let taken = |e: &crate::sockets::RegionEntry| {
-            e.socks.values().any(|s| matches!(s.kind, Kind::Listening { ring: r, .. } if r == ring))
-        };
-        if ring as usize >= MAX_LISTENERS || self.regions.get(&id).is_none_or(taken) {
-            return Err(libc::EINVAL);
+        let taken = self.listeners.iter().any(|(s, l)| s.0 == at.0 && l.ring == ring);
+        if ring as usize >= MAX_LISTENERS || taken {
+            return Err(EINVAL);
         }
-        let port = slot.local.load().ok_or(libc::EINVAL)?.port();
-        if !self.ports.listen(id, sock, port, flags) {
-            return Err(libc::EADDRINUSE);
+        if self.sock(at).is_some_and(|s| s.bound.is_none()) {
+            let any = match family.map(|f| f.ip()) {
+                Some(IpAddr::V6(_)) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+                _ => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+            };
+            self.bind(at, SocketAddr::new(any, 0))?;
         }
-        if let Some(r) = self.regions.get(&id).and_then(|e| e.ring(ring)) {
-            r.head.store(0, Relaxed);
-            r.tail.store(0, Release);
+        let (ip, port) = self.sock(at).and_then(|s| s.bound).ok_or(EINVAL)?;
+        let bind = self.bind_of(at, ip);
+        if self.ports.conflicts(port, &bind, true) {
+            return Err(EADDRINUSE);
         }
-        self.set_kind(id, sock, Kind::Listening { ring, tail: 0, backlog });
-        slot.state.store(SockState::Listening as u32, Release);
+        self.ports.unbind(port, at);
+        self.ports.bind(port, Bind { listening: true, ..bind });
+        self.start_listening(at, ip, port, backlog, ring);
         Ok(())
     }
 
-    fn connect(
+    fn start_listening(&mut self, at: SockRef, ip: IpAddr, port: u16, backlog: u32, ring: u32) {
+        let Some(r) = self.regions.get_mut(&at.0) else { return };
+        let Some(shared) = r.region.layout().rings.get(ring as usize) else { return };
+        let tail = shared.head.load(Acquire);
+        shared.tail.store(tail, Release);
+        let half = hashbrown::HashSet::with_hasher(self.secret);
+        self.listeners.insert(at, Listener { ip, port, backlog, ring, tail, untaken: VecDeque::new(), half });
+        if let Some(s) = r.socks.get_mut(&at.1) {
+            s.phase = Phase::Listening;
+        }
+        if let Some(slot) = r.region.sock(at.1) {
+            slot.owner.store(SLOW_WORKER, Relaxed);
+            slot.state.store(SockState::Listening as u32, Release);
+        }
+    }
+
+    fn connect(&mut self, at: SockRef, to: SocketAddr, now: Instant) -> Answer {
+        match self.phase(at) {
+            Phase::Idle => {}
+            Phase::Connecting(_) => return Err(EALREADY),
+            Phase::Listening | Phase::Flow(_) | Phase::Closed => return Err(EISCONN),
+        }
+        let bound = self.sock(at).and_then(|s| s.bound);
+        let source = bound.map(|b| b.0).filter(|ip| !ip.is_unspecified());
+        // A socket bound to 0.0.0.0 or an IPv4 address cannot reach IPv6; `::` reaches both unless V6ONLY.
+        let v6only = self.app_flags(at) & app_flags::V6ONLY != 0;
+        if bound.is_some_and(|b| b.0.is_ipv4() != to.is_ipv4() && !(b.0.is_ipv6() && b.0.is_unspecified() && !v6only)) {
+            return Err(EINVAL);
+        }
+        if !usable(to.ip()) {
+            return Err(ENETUNREACH);
+        }
+        let hop = self.routing.find(to.ip(), source, |n| self.nics[n].setup.up).ok_or(ENETUNREACH)?;
+        let (port, floor) = self.local_port(at, &hop, to, bound.map(|b| b.1), now)?;
+        let key = FlowKey { local_ip: hop.src, remote_ip: to.ip(), local_port: port, remote_port: to.port() };
+        self.open_active(at, key, hop, floor, now)
+    }
+
+    /// The local port of a connection, and the least ISN if its 4-tuple is still in TIME-WAIT.
+    fn local_port(
         &mut self,
+        at: SockRef,
+        hop: &Hop,
+        to: SocketAddr,
+        bound: Option<u16>,
         now: Instant,
-        id: RegionId,
-        sock: SockId,
-        slot: &SockSlot,
-        mut remote: SocketAddr,
-        flags: u32,
-    ) -> Result<(), Errno> {
-        if remote.ip().is_unspecified() || remote.port() == 0 || remote.ip().is_multicast() {
-            return Err(if remote.port() == 0 { libc::ECONNREFUSED } else { libc::ENETUNREACH });
+    ) -> Result<(u16, Option<SeqNr>), i32> {
+        if to.port() == 0 {
+            return Err(EADDRNOTAVAIL);
         }
-        let (link, source) = self.route(remote.ip()).ok_or(libc::ENETUNREACH)?;
-        remote.set_port(remote.port());
-        let bound = self.regions.get(&id).and_then(|e| e.socks.get(&sock)).and_then(|s| s.bound);
-        let local_ip = bound.map(|b| b.ip()).filter(|ip| !ip.is_unspecified()).unwrap_or(source);
-        if local_ip.is_ipv4() != remote.is_ipv4() {
-            return Err(libc::EINVAL);
-        }
-        let key = |port| FlowKey { local_ip, remote_ip: remote.ip(), local_port: port, remote_port: remote.port() };
-        let port = match bound {
-            Some(b) if !self.is_used(&key(b.port()), flags) => b.port(),
-            Some(_) => return Err(libc::EADDRNOTAVAIL),
-            None => {
-                let offset = self.secret.port_offset(local_ip, remote.ip(), remote.port());
-                self.ephemeral(offset, |s, port| !s.ports.is_bound(port) && !s.is_used(&key(port), 0))
-                    .ok_or(libc::EADDRNOTAVAIL)?
+        let key = |local_port| FlowKey { local_ip: hop.src, remote_ip: to.ip(), local_port, remote_port: to.port() };
+        let in_use = |s: &SlowPath, k: &FlowKey| s.flows.contains_key(k) || s.half.contains_key(k);
+        let over = |s: &SlowPath, k: &FlowKey| match s.time_wait.contains(k) {
+            false => Some(None),
+            true => s.time_wait.reusable(k, now).map(Some),
+        };
+        if let Some(port) = bound {
+            if in_use(self, &key(port)) {
+                return Err(EADDRNOTAVAIL);
             }
+            return over(self, &key(port)).map(|floor| (port, floor)).ok_or(EADDRNOTAVAIL);
+        }
+        let _ = at;
+        let offset = self.secret.port_offset(hop.src, to.ip(), to.port());
+        let free = |p: u16| !self.ports.reserved(p) && !in_use(self, &key(p));
+        // First a port without a past, then one whose TIME-WAIT may be cut short (RFC 6191).
+        let clean = self.ephemeral(offset).find(|&(_, p)| free(p) && !self.time_wait.contains(&key(p)));
+        let found = clean.map(|(tried, p)| (tried, p, None)).or_else(|| {
+            let mut all = self.ephemeral(offset).filter(|&(_, p)| free(p));
+            all.find_map(|(tried, p)| Some((tried, p, Some(self.time_wait.reusable(&key(p), now)?))))
+        });
+        let (tried, port, floor) = found.ok_or(EADDRNOTAVAIL)?;
+        self.next_ephemeral = self.next_ephemeral.wrapping_add(tried + 1);
+        Ok((port, floor))
+    }
+
+    fn open_active(&mut self, at: SockRef, key: FlowKey, hop: Hop, floor: Option<SeqNr>, now: Instant) -> Answer {
+        let port = self.nics[hop.nic].port_of(key.local_ip).ok_or(ENETUNREACH)?;
+        let (offer, reuse) = self.offer(at, hop.nic, &key).ok_or(EINVAL)?;
+        let iss = self.isn(&key, floor, now);
+        let r = self.regions.get(&at.0).ok_or(EINVAL)?;
+        let region = r.region.clone();
+        let slot = region.sock(at.1).ok_or(EINVAL)?;
+        let max_retries = match slot.opt_syncnt.load(Relaxed) {
+            0 => self.tcp.syn_retries,
+            n => n.min(MAX_SYNCNT),
         };
-        let key = key(port);
-        self.forget_time_wait(&key);
-        slot.local.store(Some(key.local()));
-        slot.remote.store(Some(remote));
-        let start = self.start(link, key, Opener::Active(id, sock), slot, now);
-        let mut half = HalfOpen::new(&self.tcp, &mut self.links[link], start, now).ok_or(libc::EADDRNOTAVAIL)?;
+        let core = self.core_for(&key);
+        let (nic, next, owner, role) = (hop.nic, hop.next, at, Role::Active);
+        let start = Start { key, role, owner, reuse, nic, port, next, core, offer, iss, max_retries };
+        let mut half = Box::new(HalfOpen::new(start, now));
+        if !self.nics[nic].connect(&mut half) {
+            return Err(EADDRNOTAVAIL);
+        }
+        self.recycle_time_wait(&key);
+        self.begin(&half);
+        self.set_limits(slot);
         slot.error.store(0, Relaxed);
+        slot.local.store(Some(key.local()));
+        slot.remote.store(Some(key.remote()));
         slot.state.store(SockState::Connecting as u32, Release);
-        self.set_kind(id, sock, Kind::Connecting(key));
-        let frames = half.poll(&mut self.links[link], now, None);
-        self.ports.use_addr(key.local());
-        self.send_frames(half.core, link, frames);
-        self.add_half_open(now, half);
+        if let Some(s) = self.sock(at) {
+            s.phase = Phase::Connecting(key);
+        }
+        self.run(&mut half, None, now);
+        self.keep(half, now);
         Ok(())
-    }
-
-    /// What every half-open connection is made of.
-    pub fn start(&self, link: usize, key: FlowKey, opener: Opener, slot: &SockSlot, now: Instant) -> Start {
-        let asked = slot.opt_maxseg.load(Relaxed);
-        let mss = self.links[link].mss(key.remote_ip);
-        let ttl = slot.opt_ttl.load(Relaxed);
-        Start {
-            key,
-            link,
-            opener,
-            core: CoreId((key.link_hash() as usize % self.downs.len()) as u8),
-            iss: self.secret.isn(&key, now),
-            ts_offset: self.secret.ts_offset(&key),
-            mss: if asked == 0 { mss } else { mss.min(asked.clamp(88, 65_535) as u16) },
-            rcvbuf: slot.rx_limit.load(Relaxed),
-            ttl: if ttl == 0 { 64 } else { ttl.min(255) as u8 },
-            tos: slot.opt_tos.load(Relaxed) as u8 & !3,
-        }
-    }
-
-    /// Is the 4-tuple taken? TIME-WAIT counts only if its timestamps do not protect a new incarnation (RFC 6191).
-    fn is_used(&self, key: &FlowKey, flags: u32) -> bool {
-        let waits = self
-            .time_wait
-            .get(key)
-            .is_some_and(|e| e.tw.timestamps.is_none() || flags & app_flags::REUSEADDR == 0 && !self.tcp.timestamps);
-        self.flows.contains_key(key) || self.half_open.contains_key(key) || waits
-    }
-
-    /// One of our addresses?
-    pub fn is_ours(&self, ip: IpAddr) -> bool {
-        self.links.iter().any(|l| l.addrs.iter().any(|a| a.0 == ip))
-    }
-
-    /// Link and source address towards `ip`: ourselves, a link's own network, a route; the longest prefix wins.
-    pub fn route(&self, ip: IpAddr) -> Option<(usize, IpAddr)> {
-        if self.is_ours(ip) {
-            let local = self.links.iter().position(|l| l.local)?;
-            return Some((local, ip));
-        }
-        let direct = |ip: IpAddr| {
-            let nets = self.links.iter().enumerate().filter(|(_, l)| !l.local);
-            nets.flat_map(|(i, l)| l.addrs.iter().map(move |&a| (i, a)))
-                .filter(|&(_, a)| contains(a, ip))
-                .max_by_key(|(_, a)| a.1)
-                .map(|(i, a)| (i, a.0))
-        };
-        direct(ip).or_else(|| {
-            let best = self.routes.iter().filter(|r| contains(r.prefix, ip)).max_by_key(|r| r.prefix.1)?;
-            direct(best.via)
-        })
     }
 }

@@ -1,313 +1,305 @@
-//! Regions and their socket slots: who holds them, what each is at the moment, taking and giving back.
+//! Life and death of sockets and of the processes that hold them.
 
-use crate::SlowPath;
-use crate::config::Owner;
-use core::net::SocketAddr;
-use std::collections::{HashMap, HashSet};
-use std::sync::Arc;
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use toe_core::flow::FlowKey;
+use crate::engine::SlowPath;
+use crate::errno;
+use crate::ports::SockRef;
+use crate::table::{Phase, held};
+use crate::timers::Due;
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use toe_core::msg::Down;
 use toe_core::shm::{
-    ACCEPT_RING, APP_SOCKS, AcceptRing, CHUNK_SIZE, MAX_LISTENERS, MAX_SOCKS, Region, SLOW_WORKER, STREAM_CHUNKS,
-    ShmAddr, SockSlot, SockState, app_flags,
+    APP_SOCKS, CHUNK_SIZE, MAX_PROCS, Region, SLOW_WORKER, STREAM_CHUNKS, SockSlot, SockState, app_flags,
 };
-use toe_core::{CoreId, Instant, ProcId, RegionId, SockId};
+use toe_core::{Duration, Instant, ProcId, RegionId, SockId};
 
-/// What a socket is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// Nothing yet, or over.
-    Idle,
-    /// Bound.
-    Bound,
-    /// Accepting; index of its ring, its place to fill next, its backlog.
-    Listening {
-        /// Ring.
-        ring: u32,
-        /// Private copy of the ring's tail.
-        tail: u32,
-        /// Most entries.
-        backlog: u32,
-    },
-    /// Half-open.
-    Connecting(FlowKey),
-    /// With a fast path.
-    Flow(FlowKey),
-}
-
-/// A socket.
-pub struct Sock {
-    /// What it is.
-    pub kind: Kind,
-    /// Bound address.
-    pub bound: Option<SocketAddr>,
-    /// Last request answered.
-    pub answered: u32,
-    /// Core that may hold chunks of it.
-    pub core: Option<CoreId>,
-}
-
-/// A region.
-pub struct RegionEntry {
-    /// Memory.
-    pub region: Arc<Region>,
-    /// Whose.
-    pub owner: Owner,
-    /// Attached processes.
-    pub procs: HashSet<ProcId>,
-    /// Sockets that have been asked for anything.
-    pub socks: HashMap<SockId, Sock>,
-    free: Vec<SockId>,
-    fresh: u32,
-}
-
-impl RegionEntry {
-    /// Nothing in it.
-    pub fn new(region: Arc<Region>, owner: Owner) -> RegionEntry {
-        RegionEntry {
-            region,
-            owner,
-            procs: HashSet::new(),
-            socks: HashMap::new(),
-            free: Vec::new(),
-            fresh: APP_SOCKS as u32,
-        }
-    }
-
-    /// A slot for an accepted connection.
-    pub fn alloc(&mut self) -> Option<SockId> {
-        self.free.pop().or_else(|| {
-            ((self.fresh as usize) < MAX_SOCKS).then(|| {
-                self.fresh += 1;
-                SockId(self.fresh - 1)
-            })
-        })
-    }
-
-    /// The ring of a listener.
-    pub fn ring(&self, index: u32) -> Option<&AcceptRing> {
-        self.region.layout().rings.get(index as usize)
-    }
-
-    /// Room in a listener's accept queue? (`head` is the app's: a lie only changes its own backlog.)
-    pub fn ring_has_room(&self, sock: SockId) -> bool {
-        let Some(Sock { kind: Kind::Listening { ring, tail, backlog }, .. }) = self.socks.get(&sock) else {
-            return false;
-        };
-        self.ring(*ring).is_some_and(|r| tail.wrapping_sub(r.head.load(Acquire)) < *backlog)
-    }
-
-    /// Queues a connection for `accept`.
-    pub fn push_accept(&mut self, listener: SockId, sock: SockId) {
-        let region = self.region.clone();
-        if let Some(Sock { kind: Kind::Listening { ring, tail, .. }, .. }) = self.socks.get_mut(&listener)
-            && let Some(r) = region.layout().rings.get(*ring as usize)
-        {
-            r.entry[*tail as usize % ACCEPT_RING].store(sock.0, Relaxed);
-            *tail = tail.wrapping_add(1);
-            r.tail.store(*tail, Release);
-        }
-    }
-}
-
-/// Does anybody hold the socket (or may still take it from an accept ring)?
-pub fn is_held(id: SockId, slot: &SockSlot) -> bool {
-    let in_ring = id.index() >= APP_SOCKS && slot.app_flags.load(Acquire) & app_flags::TAKEN == 0;
-    in_ring || slot.holders.iter().any(|h| h.load(Acquire) != 0)
-}
+/// An app takes far less than this from popping a slot to holding it.
+const SUSPECT_AFTER: Duration = Duration::from_millis(1000);
 
 impl SlowPath {
-    /// A registered process's region: from now on its sockets may be kicked.
-    pub fn attach(&mut self, region: Arc<Region>, owner: Owner) {
-        for down in &mut self.downs {
-            down.send(Down::Attach(region.clone()));
-        }
-        self.regions.insert(region.id(), RegionEntry::new(region, owner));
-    }
-
-    /// A process has the region mapped.
-    pub fn proc_attached(&mut self, region: RegionId, proc: ProcId, _pid: u32) {
-        if let Some(entry) = self.regions.get_mut(&region) {
-            entry.procs.insert(proc);
-        }
-    }
-
-    /// A process is gone: it lets go of all it held; with the last one go the connections nobody has taken.
-    pub fn proc_died(&mut self, now: Instant, id: RegionId, proc: ProcId) {
-        let Some(entry) = self.regions.get_mut(&id) else { return };
-        if !entry.procs.remove(&proc) {
+    /// An app asks us to look at a socket.
+    pub(crate) fn kick(&mut self, region: RegionId, sock: SockId, now: Instant) {
+        let at = (region, sock);
+        let Some(r) = self.regions.get(&region) else { return };
+        let Some(slot) = r.region.sock(sock) else { return };
+        let known = r.socks.contains_key(&sock);
+        if !known && sock.index() >= APP_SOCKS {
             return;
         }
-        let region = entry.region.clone();
-        let (last, bit) = (entry.procs.is_empty(), 1u64 << (proc.0 % 64));
-        let app_used = region.layout().sock_pool.fresh.load(Relaxed).min(APP_SOCKS as u32);
-        let fresh = entry.fresh;
-        for i in (0..app_used).chain(APP_SOCKS as u32..fresh) {
-            let sock = SockId(i);
-            let Some(slot) = region.sock(sock) else { continue };
-            if slot.state.load(Relaxed) == SockState::Free as u32 {
-                continue;
-            }
-            let held = slot.holders[proc.index() / 64].fetch_and(!bit, Release) & bit != 0;
-            if last {
-                slot.app_flags.fetch_or(app_flags::TAKEN, Release);
-            }
-            if held || last {
-                self.look_at(now, id, sock);
-            }
+        if slot.req_seq.load(Acquire) != slot.resp_seq.load(Relaxed) {
+            self.request(at, now);
+        } else if !known {
+            return self.suspect(at, now);
         }
-        region.layout().proc_pool.push(proc.0);
-        self.detach_if_empty(id);
-    }
-
-    /// A region without processes and sockets goes.
-    pub fn detach_if_empty(&mut self, id: RegionId) {
-        let empty = |e: &RegionEntry| e.procs.is_empty() && e.socks.values().all(|s| !matches!(s.kind, Kind::Flow(_)));
-        if self.regions.get(&id).is_some_and(empty) {
-            self.regions.remove(&id);
-            for down in &mut self.downs {
-                down.send(Down::Detach(id));
+        let Some(r) = self.regions.get(&region) else { return };
+        let Some((s, slot)) = r.socks.get(&sock).zip(r.region.sock(sock)) else { return };
+        let flags = slot.app_flags.load(Acquire);
+        let (phase, core) = (s.phase, s.core);
+        if !held(slot, s.in_ring) {
+            return self.let_go(at);
+        }
+        match (phase, core) {
+            (Phase::Flow(_), Some(core)) => self.down(core, Down::Kick { region, sock }),
+            // shutdown(2) of a listener or of a connection attempt (Linux: tcp_disconnect).
+            (Phase::Listening, _) if flags & app_flags::SHUT_RD != 0 => {
+                self.close_listener(at);
+                self.set_phase(at, Phase::Idle, SockState::Closed);
             }
-        }
-    }
-
-    /// Lets go of a socket that its last holder has closed.
-    pub fn release_if_unheld(&mut self, now: Instant, id: RegionId, sock: SockId) {
-        let Some(region) = self.regions.get(&id).map(|e| e.region.clone()) else { return };
-        let Some(slot) = region.sock(sock) else { return };
-        if slot.state.load(Acquire) != SockState::Free as u32 && !is_held(sock, slot) {
-            self.release(now, id, sock);
-        }
-    }
-
-    /// Nobody holds the socket: ends whatever it is, then frees the slot.
-    pub fn release(&mut self, now: Instant, id: RegionId, sock: SockId) {
-        let Some(entry) = self.regions.get_mut(&id) else { return };
-        let kind = entry.socks.get(&sock).map_or(Kind::Idle, |s| s.kind);
-        match kind {
-            Kind::Flow(key) => {
-                if let Some(flow) = self.flows.get(&key) {
-                    self.downs[flow.core.index()].send(Down::Kick { region: id, sock });
+            (Phase::Connecting(key), _) if flags & (app_flags::SHUT_RD | app_flags::SHUT_WR) != 0 => {
+                if let Some(half) = self.half.remove(&key) {
+                    self.over(half, errno::ECONNRESET);
                 }
-                return; // the slot comes back with Up::Closed
             }
-            Kind::Connecting(key) => {
-                self.drop_half_open(&key);
-            }
-            Kind::Listening { ring, tail, .. } => self.close_listener(now, id, ring, tail),
-            Kind::Idle | Kind::Bound => {}
-        }
-        self.free_slot(id, sock);
-    }
-
-    /// Connections that wait in the ring are reset; the ring goes back.
-    fn close_listener(&mut self, now: Instant, id: RegionId, ring: u32, tail: u32) {
-        let Some(region) = self.regions.get(&id).map(|e| e.region.clone()) else { return };
-        let Some(r) = region.layout().rings.get(ring as usize) else { return };
-        let head = r.head.swap(tail, Acquire);
-        for i in 0..tail.wrapping_sub(head).min(ACCEPT_RING as u32) {
-            let sock = SockId(r.entry[head.wrapping_add(i) as usize % ACCEPT_RING].load(Relaxed));
-            let Some(slot) = region.sock(sock).filter(|_| sock.index() >= APP_SOCKS) else { continue };
-            if slot.app_flags.load(Acquire) & app_flags::TAKEN == 0 {
-                // RFC 9293 §3.10.4: nobody will ever read it.
-                slot.app_flags.fetch_or(app_flags::TAKEN | app_flags::LINGER_RST, Release);
-                self.look_at(now, id, sock);
-            }
-        }
-        self.half_open_of_listener_dropped(id);
-        r.head.store(0, Relaxed);
-        r.tail.store(0, Relaxed);
-        if (ring as usize) < MAX_LISTENERS {
-            region.layout().ring_pool.push(ring);
+            _ => {}
         }
     }
 
-    /// Gives the slot's port, chunks and number back.
-    pub fn free_slot(&mut self, id: RegionId, sock: SockId) {
-        let Some(entry) = self.regions.get_mut(&id) else { return };
-        let region = entry.region.clone();
-        let Some(slot) = region.sock(sock) else { return };
-        if let Some(s) = entry.socks.remove(&sock) {
-            if let Some(addr) = s.bound {
-                self.ports.unbind(id, sock, addr.port());
-            }
-            if let Some(core) = s.core {
-                self.downs[core.index()].send(Down::Release { region: id, sock });
-            }
+    /// A slot that we never heard of, perhaps closed unused, perhaps just being taken (a late kick of its former life): look
+    /// again later.
+    fn suspect(&mut self, (region, sock): SockRef, now: Instant) {
+        let Some(slot) = self.regions.get(&region).and_then(|r| r.region.sock(sock)) else { return };
+        if abandoned(slot) {
+            let generation = slot.generation.load(Relaxed);
+            self.timers.add(now + SUSPECT_AFTER, Due::Suspect(region, sock, generation));
         }
-        free_tx_chunks(&region, sock, slot);
+    }
+
+    /// It is still as it was: nobody will ever use it.
+    pub(crate) fn suspect_due(&mut self, region: RegionId, sock: SockId, generation: u32) {
+        let Some(r) = self.regions.get(&region) else { return };
+        let Some(slot) = r.region.sock(sock) else { return };
+        if !r.socks.contains_key(&sock) && abandoned(slot) && slot.generation.load(Relaxed) == generation {
+            self.free((region, sock));
+        }
+    }
+
+    /// Nobody holds the socket any more.
+    pub(crate) fn let_go(&mut self, at: SockRef) {
+        let Some(s) = self.regions.get(&at.0).and_then(|r| r.socks.get(&at.1)) else { return };
+        match (s.phase, s.core) {
+            (Phase::Idle | Phase::Closed, _) => self.free(at),
+            (Phase::Listening, _) => {
+                self.close_listener(at);
+                self.free(at);
+            }
+            (Phase::Connecting(key), _) => {
+                // Linux sends nothing for a socket closed in SYN-SENT.
+                if let Some(half) = self.half.remove(&key) {
+                    self.forget(&half);
+                }
+                self.free(at);
+            }
+            // FIN or RST is the fast path's decision (RFC 2525 §2.17).
+            (Phase::Flow(_), Some(core)) => self.down(core, Down::Kick { region: at.0, sock: at.1 }),
+            (Phase::Flow(_), None) => {}
+        }
+    }
+
+    /// Resets a connection that nobody will take, or frees what is left of it.
+    pub(crate) fn abort(&mut self, at: SockRef) {
+        let Some(r) = self.regions.get(&at.0) else { return };
+        match r.socks.get(&at.1).map(|s| s.phase) {
+            Some(Phase::Flow(key)) => self.remove_flow(&key, errno::ECONNRESET, true),
+            Some(_) => self.free_if_unheld(at),
+            None => {}
+        }
+    }
+
+    /// Frees a socket that is over, unless somebody still has it open.
+    pub(crate) fn free_if_unheld(&mut self, at: SockRef) {
+        let Some(r) = self.regions.get(&at.0) else { return };
+        let Some((s, slot)) = r.socks.get(&at.1).zip(r.region.sock(at.1)) else { return };
+        if matches!(s.phase, Phase::Idle | Phase::Closed) && !held(slot, s.in_ring) && !self.shutting_down {
+            self.free(at);
+        }
+    }
+
+    /// Clears a slot and gives it back.
+    fn free(&mut self, at: SockRef) {
+        let Some(r) = self.regions.get_mut(&at.0) else { return };
+        let record = r.socks.remove(&at.1);
+        let region = r.region.clone();
+        let Some(slot) = region.sock(at.1) else { return };
+        return_tx_chunks(&region, at.1, slot);
         reset(slot);
-        if sock.index() < APP_SOCKS {
-            region.layout().sock_pool.push(sock.0);
-        } else if let Some(entry) = self.regions.get_mut(&id) {
-            entry.free.push(sock);
+        region.layout().kick[SLOW_WORKER as usize].take(at.1.0);
+        if let Some((_, port)) = record.as_ref().and_then(|s| s.bound) {
+            self.ports.unbind(port, at);
         }
-        self.detach_if_empty(id);
+        // Its core may still keep RX chunks with unread bytes: nobody will read them.
+        if let Some(core) = record.and_then(|s| s.core) {
+            self.down(core, Down::Release { region: at.0, sock: at.1 });
+        }
+        if let Some(r) = self.regions.get_mut(&at.0) {
+            r.give_slot(at.1);
+        }
+    }
+
+    /// Private and public state of a socket that stays the slow path's.
+    pub(crate) fn set_phase(&mut self, at: SockRef, phase: Phase, state: SockState) {
+        let Some(r) = self.regions.get_mut(&at.0) else { return };
+        if let Some(s) = r.socks.get_mut(&at.1) {
+            s.phase = phase;
+        }
+        if let Some(slot) = r.region.sock(at.1) {
+            slot.state.store(state as u32, Release);
+        }
+        self.tell(at);
+    }
+
+    /// A connection attempt failed with `why`.
+    pub(crate) fn connect_failed(&mut self, at: SockRef, why: i32) {
+        if let Some(slot) = self.regions.get(&at.0).and_then(|r| r.region.sock(at.1)) {
+            slot.error.store(why as u32, Release);
+        }
+        // The socket may try again, as in Linux.
+        self.set_phase(at, Phase::Idle, SockState::Closed);
+        self.free_if_unheld(at);
+    }
+
+    /// A process is gone: whatever it held, it holds no more.
+    pub fn proc_died(&mut self, _now: Instant, region: RegionId, proc: ProcId) {
+        let Some(r) = self.regions.get_mut(&region) else { return };
+        r.procs.remove(&proc);
+        let mut let_go = Vec::new();
+        if proc.index() < MAX_PROCS {
+            let (word, bit) = (proc.index() / 64, 1u64 << (proc.index() % 64));
+            let (app, accepted) = r.ever_used();
+            for id in (0..app).chain(APP_SOCKS as u32..accepted) {
+                let Some(slot) = r.region.sock(SockId(id)) else { continue };
+                let had = slot.holders[word].fetch_and(!bit, SeqCst) & bit != 0;
+                if had && id >= APP_SOCKS as u32 {
+                    // It may have died between taking the socket out of the ring and saying so.
+                    slot.app_flags.fetch_or(app_flags::TAKEN, SeqCst);
+                }
+                if had && slot.holders.iter().all(|w| w.load(SeqCst) == 0) {
+                    let_go.push(SockId(id));
+                }
+            }
+            r.region.layout().proc_pool.push(proc.0);
+        }
+        let last = r.procs.is_empty();
+        if last {
+            r.dying = true;
+            let region = r.region.clone();
+            for (id, s) in &mut r.socks {
+                s.in_ring = false;
+                if let Some(slot) = region.sock(*id) {
+                    slot.holders.iter().for_each(|w| w.store(0, SeqCst));
+                }
+            }
+            let_go = r.socks.keys().copied().collect();
+        }
+        for id in let_go {
+            self.orphaned((region, id), last);
+        }
+        self.drop_region_if_done(region);
+    }
+
+    fn orphaned(&mut self, at: SockRef, last: bool) {
+        let Some(r) = self.regions.get(&at.0) else { return };
+        let Some(slot) = r.region.sock(at.1) else { return };
+        match r.socks.get(&at.1) {
+            // Never taken out of an accept ring, and never will be.
+            Some(s)
+                if last
+                    && matches!(s.phase, Phase::Flow(_))
+                    && slot.app_flags.load(SeqCst) & app_flags::TAKEN == 0
+                    && at.1.index() >= APP_SOCKS =>
+            {
+                self.abort(at);
+            }
+            Some(_) => self.let_go(at),
+            None if at.1.index() < APP_SOCKS && abandoned(slot) => self.free(at),
+            None => {}
+        }
     }
 }
 
-/// The TX chunks that the app has filled and nobody has freed.
-fn free_tx_chunks(region: &Region, sock: SockId, slot: &SockSlot) {
-    let (head, tail) = (slot.tx_head.load(Relaxed), slot.tx_tail.load(Acquire));
+/// Taken out of the pool, held by nobody.
+fn abandoned(slot: &SockSlot) -> bool {
+    slot.state.load(SeqCst) == SockState::New as u32 && slot.holders.iter().all(|w| w.load(SeqCst) == 0)
+}
+
+/// TX chunks between head and tail, the one that holds the tail included, go back to the app's pool.
+fn return_tx_chunks(region: &Region, id: SockId, slot: &SockSlot) {
     let chunk = CHUNK_SIZE as u64;
+    let (head, tail) = (slot.tx_head.load(Relaxed), slot.tx_tail.load(Relaxed));
     let (first, end) = (head / chunk, tail.div_ceil(chunk));
-    let Some(table) = region.tx_table(sock) else { return };
-    for number in first..end.min(first + STREAM_CHUNKS as u64) {
-        region.layout().tx_pool.push(table[number as usize % STREAM_CHUNKS].load(Relaxed));
+    let Some(table) = region.tx_table(id) else { return };
+    // An app may have written anything into the counters: never more than the table holds.
+    for i in first..end.min(first.saturating_add(STREAM_CHUNKS as u64)) {
+        region.layout().tx_pool.push(table[i as usize % STREAM_CHUNKS].load(Relaxed));
     }
 }
 
-/// A slot as new.
-pub fn reset(slot: &SockSlot) {
-    let zero_addr = |a: &ShmAddr| a.store(None);
-    for word in [
-        &slot.error,
-        &slot.daemon_flags,
-        &slot.resp_seq,
-        &slot.resp_err,
-        &slot.parent,
-        &slot.soft_error,
-        &slot.rx_wait,
-        &slot.rx_lock,
-        &slot.tx_wait,
-        &slot.tx_lock,
-        &slot.app_flags,
-        &slot.rcv_timeo_ms,
-        &slot.snd_timeo_ms,
-        &slot.req_seq,
-        &slot.req_op,
-        &slot.req_arg,
-        &slot.accept_ring,
-        &slot.req_lock,
-        &slot.opt_sndbuf,
-        &slot.opt_rcvbuf,
-        &slot.opt_keepidle,
-        &slot.opt_keepintvl,
-        &slot.opt_keepcnt,
-        &slot.opt_user_timeout,
-        &slot.opt_maxseg,
-        &slot.opt_linger2,
-        &slot.opt_syncnt,
-        &slot.opt_ttl,
-        &slot.opt_tos,
-        &slot.opt_rcvlowat,
-        &slot.opt_notsent_lowat,
-    ] {
-        word.store(0, Relaxed);
+/// A slot as in a fresh region, but for its generation.
+fn reset(s: &SockSlot) {
+    s.state.store(SockState::Free as u32, SeqCst);
+    let words = [
+        &s.error,
+        &s.daemon_flags,
+        &s.parent,
+        &s.soft_error,
+        &s.tx_limit,
+        &s.rx_limit,
+        &s.rx_wait,
+        &s.rx_lock,
+        &s.tx_wait,
+        &s.tx_lock,
+        &s.app_flags,
+        &s.rcv_timeo_ms,
+        &s.snd_timeo_ms,
+        &s.req_op,
+        &s.req_arg,
+        &s.accept_ring,
+        &s.req_lock,
+        &s.opt_sndbuf,
+        &s.opt_rcvbuf,
+        &s.opt_keepidle,
+        &s.opt_keepintvl,
+        &s.opt_keepcnt,
+        &s.opt_user_timeout,
+        &s.opt_maxseg,
+        &s.opt_linger2,
+        &s.opt_syncnt,
+        &s.opt_ttl,
+        &s.opt_tos,
+        &s.opt_rcvlowat,
+        &s.opt_notsent_lowat,
+    ];
+    words.iter().for_each(|w| w.store(0, Relaxed));
+    for w in [&s.rx_tail, &s.rx_urgent, &s.tx_head, &s.tx_sent, &s.rx_head, &s.tx_tail, &s.cookie] {
+        w.store(0, Relaxed);
     }
-    for word in
-        [&slot.rx_tail, &slot.rx_urgent, &slot.tx_head, &slot.tx_sent, &slot.rx_head, &slot.tx_tail, &slot.cookie]
-    {
-        word.store(0, Relaxed);
-    }
-    for word in slot.holders.iter().chain(&slot.sets) {
-        word.store(0, Relaxed);
-    }
-    zero_addr(&slot.local);
-    zero_addr(&slot.remote);
-    zero_addr(&slot.req_addr);
-    slot.owner.store(SLOW_WORKER, Relaxed);
-    slot.generation.fetch_add(1, Relaxed);
-    slot.state.store(SockState::Free as u32, Release);
+    s.holders.iter().chain(&s.sets).for_each(|w| w.store(0, Relaxed));
+    s.resp_seq.store(s.req_seq.load(Relaxed), Relaxed);
+    s.resp_err.store(0, Relaxed);
+    s.local.store(None);
+    s.remote.store(None);
+    reset_info(s);
+    s.owner.store(SLOW_WORKER, Relaxed);
+    s.generation.fetch_add(1, Release);
+}
+
+fn reset_info(s: &SockSlot) {
+    let i = &s.info;
+    let words = [
+        &i.cwnd,
+        &i.ssthresh,
+        &i.srtt_us,
+        &i.rttvar_us,
+        &i.rto_us,
+        &i.mss,
+        &i.rcv_mss,
+        &i.snd_wnd,
+        &i.rcv_wnd,
+        &i.total_retrans,
+        &i.retransmits,
+        &i.options,
+        &i.wscale,
+        &i.tcp_state,
+        &i.segs_out,
+        &i.segs_in,
+    ];
+    words.iter().for_each(|w| w.store(0, Relaxed));
 }

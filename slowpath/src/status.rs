@@ -1,100 +1,125 @@
-//! What `toe status` shows.
+//! `toe status`: everything the slow path knows, as plain data.
 
-use crate::SlowPath;
-use crate::sockets::Kind;
-use serde::{Deserialize, Serialize};
-use std::sync::atomic::Ordering::Relaxed;
-use toe_core::msg::{CoreStats, Down};
+use crate::counters::Counters;
+use crate::engine::SlowPath;
+use crate::half::Role;
+use crate::ports::SockRef;
+use crate::setup::Owner;
+use crate::table::RegionState;
+use core::net::SocketAddr;
+use core::sync::atomic::Ordering::Relaxed;
+use serde::Serialize;
+use toe_core::flow::FlowKey;
+use toe_core::msg::CoreStats;
+use toe_core::nic::NicStats;
+use toe_core::{CoreId, RegionId, SockId};
 
-/// Everything, at one moment. Bytes, microseconds.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-#[allow(missing_docs)]
+/// The whole.
+#[derive(Clone, Debug, Serialize)]
 pub struct Status {
+    /// Links.
     pub nics: Vec<NicStatus>,
+    /// Listening sockets.
     pub listeners: Vec<ListenerStatus>,
+    /// Connections, handshakes included.
     pub flows: Vec<FlowStatus>,
-    pub regions: Vec<RegionStatus>,
+    /// Handshakes under way.
     pub half_open: usize,
+    /// Connections in TIME-WAIT.
     pub time_wait: usize,
+    /// Each core's counters, as of its last report.
     pub cores: Vec<CoreStats>,
+    /// The slow path's counters.
     pub counters: Counters,
+    /// Registered programs.
+    pub regions: Vec<RegionStatus>,
 }
 
 /// A link.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-#[allow(missing_docs)]
+#[derive(Clone, Debug, Serialize)]
 pub struct NicStatus {
+    /// Configured name.
     pub name: String,
+    /// Addresses with prefix lengths.
     pub addrs: Vec<String>,
+    /// Up?
     pub up: bool,
+    /// Largest IP packet, bytes.
     pub mtu: usize,
-    pub local: bool,
+    /// Ethernet address.
+    pub mac: String,
+    /// Counters, summed over its queues.
+    pub stats: NicStats,
 }
 
 /// A listener.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-#[allow(missing_docs)]
+#[derive(Clone, Debug, Serialize)]
 pub struct ListenerStatus {
-    pub local: String,
+    /// Address and port.
+    pub local: SocketAddr,
+    /// Most connections that may wait.
     pub backlog: u32,
-    pub queued: u32,
+    /// Connections that wait to be accepted (as last seen).
+    pub waiting: usize,
+    /// Handshakes under way.
+    pub half_open: usize,
+    /// Process.
     pub pid: u32,
+    /// Its name.
     pub program: String,
 }
 
 /// A connection.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-#[allow(missing_docs)]
+#[derive(Clone, Debug, Serialize)]
 pub struct FlowStatus {
-    pub path: String,
+    /// How its bytes travel.
+    pub path: &'static str,
+    /// Link.
     pub nic: String,
-    pub core: u8,
-    pub state: String,
-    pub local: String,
-    pub remote: String,
+    /// Linux's name of its state.
+    pub state: &'static str,
+    /// Our end.
+    pub local: SocketAddr,
+    /// Their end.
+    pub remote: SocketAddr,
+    /// Bytes that the peer acknowledged.
     pub bytes_acked: u64,
+    /// Bytes received in order.
     pub bytes_received: u64,
-    pub send_queue: u64,
-    pub receive_queue: u64,
+    /// Bytes received and not yet read.
+    pub recv_q: u64,
+    /// Bytes written and not yet acknowledged.
+    pub send_q: u64,
+    /// Congestion window, in segments as TCP_INFO has it.
     pub cwnd: u32,
-    pub ssthresh: u32,
-    pub srtt_us: u32,
-    pub rto_us: u32,
-    pub mss: u32,
+    /// Smoothed round-trip time, microseconds.
+    pub rtt_us: u32,
+    /// Segments retransmitted.
     pub retransmits: u32,
+    /// Process that registered.
     pub pid: u32,
+    /// Its name.
     pub program: String,
+    /// Fast path core; `None` before the hand-over.
+    pub core: Option<CoreId>,
 }
 
-/// A registered process with its children.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-#[allow(missing_docs)]
+/// A registered program and its share of memory.
+#[derive(Clone, Debug, Serialize)]
 pub struct RegionStatus {
-    pub id: u32,
-    pub pid: u32,
-    pub uid: u32,
-    pub program: String,
+    /// Number.
+    pub id: RegionId,
+    /// Who.
+    pub owner: Owner,
+    /// Processes that hold its sockets.
     pub processes: usize,
-    pub sockets: usize,
+    /// Socket slots in use.
+    pub sockets: u64,
+    /// TX chunks in use.
     pub tx_chunks: u32,
 }
 
-/// Counters of the slow path. Names follow Linux's `nstat`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[allow(missing_docs)]
-pub struct Counters {
-    pub active_opens: u64,
-    pub passive_opens: u64,
-    pub syn_retrans: u64,
-    pub listen_overflows: u64,
-    pub listen_drops: u64,
-    pub out_rsts: u64,
-    pub in_errs: u64,
-    pub not_ours: u64,
-    pub aborts_on_timeout: u64,
-}
-
-/// Linux's names of TCP states, by number.
+/// Linux's names of `tcp_info.tcpi_state`, as `ss` prints them.
 fn state_name(n: u32) -> &'static str {
     const NAMES: [&str; 12] = [
         "UNKNOWN",
@@ -104,108 +129,132 @@ fn state_name(n: u32) -> &'static str {
         "FIN-WAIT-1",
         "FIN-WAIT-2",
         "TIME-WAIT",
-        "CLOSE",
+        "UNCONN",
         "CLOSE-WAIT",
         "LAST-ACK",
         "LISTEN",
         "CLOSING",
     ];
-    NAMES.get(n as usize).copied().unwrap_or("UNKNOWN")
+    NAMES.get(n as usize).copied().filter(|_| n != 0).unwrap_or("ESTAB")
 }
 
 impl SlowPath {
-    /// Asks every core for its counters; they arrive with a later `poll`.
-    pub fn request_reports(&mut self) {
-        for down in &mut self.downs {
-            down.send(Down::Report);
-            down.flush();
-        }
-    }
-
-    /// The state of everything.
+    /// A picture of now; the cores' figures are those of their last reports.
     pub fn status(&mut self) -> Status {
+        let mut flows: Vec<FlowStatus> =
+            self.flows.iter().filter_map(|(k, f)| self.flow_status(k, f.nic, f.sock, Some(f.core), None)).collect();
+        flows.extend(self.half.values().filter_map(|h| {
+            let state = if h.irs.is_some() { "SYN-RECV" } else { "SYN-SENT" };
+            let shown = h.role == Role::Active;
+            shown.then(|| self.flow_status(&h.key, h.nic, h.owner, None, Some(state))).flatten()
+        }));
+        flows.sort_by_key(|f| (f.local, f.remote));
         Status {
-            nics: self.nic_status(),
+            nics: (0..self.nics.len()).map(|i| self.nic_status(i)).collect(),
             listeners: self.listener_status(),
-            flows: self.flow_status(),
-            regions: self.region_status(),
-            half_open: self.half_open.len(),
+            flows,
+            half_open: self.half.len(),
             time_wait: self.time_wait.len(),
             cores: self.reports.clone(),
             counters: self.counters.clone(),
+            regions: self.regions.iter().map(|(id, r)| region_status(*id, r)).collect(),
         }
     }
 
-    fn nic_status(&self) -> Vec<NicStatus> {
-        let nic = |l: &crate::link::Link| NicStatus {
-            name: l.name.clone(),
-            addrs: l.addrs.iter().map(|(ip, len)| format!("{ip}/{len}")).collect(),
-            up: l.up,
-            mtu: l.caps.mtu,
-            local: l.local,
-        };
-        self.links.iter().map(nic).collect()
+    fn nic_status(&self, index: usize) -> NicStatus {
+        let n = &self.nics[index].setup;
+        let mut stats = NicStats::default();
+        for (_, s) in self.reports.iter().flat_map(|r| &r.nics).filter(|(id, _)| *id == n.id) {
+            stats.rx_packets += s.rx_packets;
+            stats.rx_bytes += s.rx_bytes;
+            stats.tx_packets += s.tx_packets;
+            stats.tx_bytes += s.tx_bytes;
+            stats.rx_errors += s.rx_errors;
+            stats.rx_dropped += s.rx_dropped;
+            stats.tx_dropped += s.tx_dropped;
+            stats.link_ups = stats.link_ups.max(s.link_ups);
+        }
+        NicStatus {
+            name: n.name.clone(),
+            addrs: n.addrs.iter().map(|(ip, len)| format!("{ip}/{len}")).collect(),
+            up: n.up,
+            mtu: n.caps.mtu,
+            mac: n.caps.mac.map(|b| format!("{b:02x}")).join(":"),
+            stats,
+        }
     }
 
     fn listener_status(&self) -> Vec<ListenerStatus> {
-        let mut out = Vec::new();
-        for entry in self.regions.values() {
-            for sock in entry.socks.values() {
-                let (Kind::Listening { ring, tail, backlog }, Some(local)) = (sock.kind, sock.bound) else { continue };
-                let head = entry.ring(ring).map_or(tail, |r| r.head.load(Relaxed));
-                out.push(ListenerStatus {
-                    local: local.to_string(),
-                    backlog,
-                    queued: tail.wrapping_sub(head).min(backlog),
-                    pid: entry.owner.pid,
-                    program: entry.owner.program.clone(),
-                });
-            }
-        }
-        out
-    }
-
-    fn flow_status(&self) -> Vec<FlowStatus> {
-        let flow = |(key, f): (&toe_core::flow::FlowKey, &crate::FlowEntry)| {
-            let entry = self.regions.get(&f.region)?;
-            let slot = entry.region.sock(f.sock)?;
-            let info = &slot.info;
-            let (rx_tail, rx_head) = (slot.rx_tail.load(Relaxed), slot.rx_head.load(Relaxed));
-            let (tx_tail, tx_head) = (slot.tx_tail.load(Relaxed), slot.tx_head.load(Relaxed));
-            Some(FlowStatus {
-                path: "tcp".into(),
-                nic: self.links[f.link].name.clone(),
-                core: f.core.0,
-                state: state_name(info.tcp_state.load(Relaxed)).into(),
-                local: key.local().to_string(),
-                remote: key.remote().to_string(),
-                bytes_acked: tx_head,
-                bytes_received: rx_tail,
-                send_queue: tx_tail.saturating_sub(tx_head),
-                receive_queue: rx_tail.saturating_sub(rx_head),
-                cwnd: info.cwnd.load(Relaxed),
-                ssthresh: info.ssthresh.load(Relaxed),
-                srtt_us: info.srtt_us.load(Relaxed),
-                rto_us: info.rto_us.load(Relaxed),
-                mss: info.mss.load(Relaxed),
-                retransmits: info.total_retrans.load(Relaxed),
-                pid: entry.owner.pid,
-                program: entry.owner.program.clone(),
+        let mut all: Vec<_> = self
+            .listeners
+            .iter()
+            .map(|(at, l)| {
+                let owner = self.regions.get(&at.0).map(|r| &r.owner);
+                ListenerStatus {
+                    local: SocketAddr::new(l.ip, l.port),
+                    backlog: l.backlog,
+                    waiting: l.untaken.len(),
+                    half_open: l.half.len(),
+                    pid: owner.map_or(0, |o| o.pid),
+                    program: owner.map_or(String::new(), |o| o.program.clone()),
+                }
             })
-        };
-        self.flows.iter().filter_map(flow).collect()
+            .collect();
+        all.sort_by_key(|l| l.local);
+        all
     }
 
-    fn region_status(&self) -> Vec<RegionStatus> {
-        let region = |(id, e): (&toe_core::RegionId, &crate::sockets::RegionEntry)| RegionStatus {
-            id: id.0,
-            pid: e.owner.pid,
-            uid: e.owner.uid,
-            program: e.owner.program.clone(),
-            processes: e.procs.len(),
-            sockets: e.socks.len(),
-            tx_chunks: e.region.layout().tx_pool.used.load(Relaxed),
+    fn flow_status(
+        &self,
+        key: &FlowKey,
+        nic: usize,
+        (region, sock): SockRef,
+        core: Option<CoreId>,
+        state: Option<&'static str>,
+    ) -> Option<FlowStatus> {
+        let r = self.regions.get(&region)?;
+        let s = r.region.sock(sock)?;
+        let (tx_head, tx_tail) = (s.tx_head.load(Relaxed), s.tx_tail.load(Relaxed));
+        let (rx_head, rx_tail) = (s.rx_head.load(Relaxed), s.rx_tail.load(Relaxed));
+        Some(FlowStatus {
+            path: "tcp",
+            nic: self.nics[nic].setup.name.clone(),
+            state: state.unwrap_or_else(|| state_name(s.info.tcp_state.load(Relaxed))),
+            local: key.local(),
+            remote: key.remote(),
+            bytes_acked: tx_head,
+            bytes_received: rx_tail,
+            recv_q: rx_tail.saturating_sub(rx_head),
+            send_q: tx_tail.saturating_sub(tx_head),
+            cwnd: s.info.cwnd.load(Relaxed),
+            rtt_us: s.info.srtt_us.load(Relaxed),
+            retransmits: s.info.total_retrans.load(Relaxed),
+            pid: self.pid_of(r, sock),
+            program: r.owner.program.clone(),
+            core,
+        })
+    }
+
+    /// A process that holds the socket now, else the one that registered.
+    fn pid_of(&self, r: &RegionState, sock: SockId) -> u32 {
+        let holds = |p: usize| {
+            r.region
+                .sock(sock)
+                .and_then(|s| s.holders.get(p / 64))
+                .is_some_and(|w| w.load(Relaxed) >> (p % 64) & 1 != 0)
         };
-        self.regions.iter().map(region).collect()
+        let holder = r.procs.iter().filter(|(p, _)| holds(p.index())).min_by_key(|(p, _)| **p);
+        holder.map_or(r.owner.pid, |(_, pid)| *pid)
+    }
+}
+
+fn region_status(id: RegionId, r: &RegionState) -> RegionStatus {
+    let layout = r.region.layout();
+    RegionStatus {
+        id,
+        owner: r.owner.clone(),
+        processes: r.procs.len(),
+        sockets: u64::from(layout.sock_pool.used.load(Relaxed)) + r.accepted() as u64,
+        tx_chunks: layout.tx_pool.used.load(Relaxed),
     }
 }

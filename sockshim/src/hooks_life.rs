@@ -265,8 +265,12 @@ fn take_as(h: &Held, fd: c_int, address: *mut sockaddr, len: *mut socklen_t, fla
     };
     h.tables.connected(new);
     h.tables.enter(fd, new);
-    addr::write(address, len, sock.slot.remote.load(), v6)?;
-    Ok(fd)
+    let told = addr::write(address, len, sock.slot.remote.load(), v6);
+    if told.is_err() {
+        // As the kernel: the connection is lost.
+        h.tables.enter(fd, Entry(0));
+    }
+    told.map(|()| fd)
 }
 
 /// From a hybrid listener: whichever side has a connection.
@@ -326,7 +330,8 @@ fn connect_candidate(t: &'static Tables, fd: c_int, a: SocketAddr, raw: impl Fn(
             Choice::Refuse => return Err(Errno::NETUNREACH),
             Choice::Engine(n, link) => match connect_via(t, fd, n, link, target) {
                 Err(e) if falls_back(e) => say!("fd {fd}: connect {a}: kernel ({e:?})"),
-                outcome => return outcome.map(|()| 0),
+                Err(e) => return Err(e),
+                Ok(()) => return finish_connect(&get(fd).ok_or(Errno::BADF)?).map(|()| 0),
             },
             Choice::Kernel => {}
         }
@@ -357,6 +362,7 @@ fn errno() -> c_int {
     unsafe { *libc::__errno_location() }
 }
 
+/// The socket becomes the engine's and starts to connect.
 fn connect_via(t: &'static Tables, fd: c_int, n: usize, link: &'static Link, a: SocketAddr) -> Result<(), Errno> {
     let port = if entry(fd).has(cand::WILD) { offload::kernel_name(fd).map_or(0, |a| a.port()) } else { 0 };
     become_engine(t, fd, n, link, |s| {
@@ -364,11 +370,7 @@ fn connect_via(t: &'static Tables, fd: c_int, n: usize, link: &'static Link, a: 
             s.bind(any(a.is_ipv6(), port))?;
         }
         s.connect(a)
-    })?;
-    match get(fd) {
-        Some(h) => finish_connect(&h),
-        None => Err(Errno::BADF),
-    }
+    })
 }
 
 /// A connection attempt is under way: waits for its end, unless non-blocking.

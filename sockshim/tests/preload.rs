@@ -186,6 +186,7 @@ fn signals_as_c_programs_see_them() {
     let kernel = output(Command::new(program).arg("127.0.0.1"));
     let engine = output(preloaded(program, &dir.0).arg("127.77.0.1"));
     assert_eq!(kernel, engine);
+    assert_eq!(kernel.matches("restart: done").count(), 3, "{kernel}");
     assert_eq!(kernel.lines().count(), 18, "{kernel}");
 }
 

@@ -3,6 +3,7 @@
 
 use crate::config::{Config, ConfigArgs, Machine};
 use crate::daemon::{self, RunOptions};
+use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -28,7 +29,8 @@ pub struct Args {
 /// Runs the daemon until it is told to stop.
 pub fn run(args: &Args) -> ExitCode {
     let filter = args.log.clone().or_else(|| std::env::var("RUST_LOG").ok()).unwrap_or_else(|| "info".to_owned());
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false).init();
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    log.with_ansi(std::io::stderr().is_terminal()).with_target(false).init();
     match start(args) {
         Ok(()) => ExitCode::SUCCESS,
         Err(message) => {

@@ -117,10 +117,10 @@ mod tests {
     #[test]
     fn an_orderly_end_wakes_sleepers() {
         let page = Arc::new(DaemonPageMap::create().unwrap());
+        let alive = Alive::declare(page.clone()).unwrap();
+        let word = page.get().alive.load(SeqCst);
+        assert_ne!(word & FUTEX_WAITERS, 0);
         std::thread::scope(|s| {
-            let alive = Alive::declare(page.clone()).unwrap();
-            let word = page.get().alive.load(SeqCst);
-            assert_ne!(word & FUTEX_WAITERS, 0);
             let sleepers: Vec<_> = (0..3).map(|_| s.spawn(|| sleep(&page.get().alive, word))).collect();
             drop(alive);
             for sleeper in sleepers {

@@ -5,8 +5,9 @@
 
 use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Registry, Token, Waker};
+use rustix::event::{EventfdFlags, eventfd};
 use std::io;
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicBool, fence};
@@ -186,25 +187,29 @@ impl Worker {
     }
 }
 
-/// About what it costs to wake a thread that sleeps on another CPU: half a round trip, the median of a few.
+/// About what it costs to wake a thread that sleeps in the kernel: half a round trip, the median of a few.
 pub fn wake_cost() -> Duration {
     const ROUNDS: usize = 31;
-    let (there, arrived) = std::sync::mpsc::sync_channel::<()>(0);
-    let (back, returned) = std::sync::mpsc::sync_channel::<()>(0);
-    let mut took: Vec<Duration> = std::thread::scope(|s| {
-        s.spawn(move || while arrived.recv().is_ok() && back.send(()).is_ok() {});
-        let round = || {
-            let start = std::time::Instant::now();
-            let _ = there.send(());
-            let _ = returned.recv();
-            start.elapsed() / 2
-        };
-        let took = (0..ROUNDS).map(|_| round()).collect();
-        drop(there);
-        took
-    });
+    let (least, most) = (Duration::from_micros(20), Duration::from_micros(200));
+    let Ok(mut took) = ping_pong(ROUNDS) else { return least };
     took.sort_unstable();
-    took[ROUNDS / 2].clamp(Duration::from_micros(20), Duration::from_micros(200))
+    (took[took.len() / 2] / 2).clamp(least, most)
+}
+
+/// Round trips between this thread and another, both asleep in between.
+fn ping_pong(rounds: usize) -> io::Result<Vec<Duration>> {
+    let (there, back) = (eventfd(0, EventfdFlags::CLOEXEC)?, eventfd(0, EventfdFlags::CLOEXEC)?);
+    let wake = |fd: &OwnedFd| rustix::io::write(fd, &1u64.to_ne_bytes()).map(|_| ());
+    let wait = |fd: &OwnedFd| rustix::io::read(fd, &mut [0u8; 8][..]).map(|_| ());
+    std::thread::scope(|s| {
+        s.spawn(|| (0..rounds).try_for_each(|_| wait(&there).and_then(|()| wake(&back))));
+        let round = |_| {
+            let start = std::time::Instant::now();
+            wake(&there).and_then(|()| wait(&back))?;
+            Ok(start.elapsed())
+        };
+        (0..rounds).map(round).collect()
+    })
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! What the end-to-end tests stand on: processes that end with their test, network namespaces that end with theirs, and
 //! rigs of daemons and stacks.
-#![allow(dead_code)]
+#![allow(dead_code, unused_imports)]
 
 #[path = "../../src/compare/netns.rs"]
 mod netns;

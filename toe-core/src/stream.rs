@@ -46,3 +46,44 @@ pub fn rx_write(region: &Region, chunk: u32, offset: usize, bytes: &[u8]) {
         unsafe { core::ptr::copy_nonoverlapping(bytes.as_ptr(), base.as_ptr().add(offset), bytes.len()) };
     }
 }
+
+/// App: writes bytes to be sent into a TX chunk at `offset`. `false`: out of range, nothing written.
+pub fn tx_write(region: &Region, chunk: u32, offset: usize, bytes: &[u8]) -> bool {
+    let Some(base) = region.tx_chunk(chunk).filter(|_| offset + bytes.len() <= CHUNK_SIZE) else { return false };
+    // SAFETY: in bounds of a mapped chunk by the checks above; `bytes` is the caller's own memory, never this chunk.
+    unsafe { core::ptr::copy_nonoverlapping(bytes.as_ptr(), base.as_ptr().add(offset), bytes.len()) };
+    true
+}
+
+/// App: copies received bytes out of an RX chunk at `offset`. `false`: out of range, nothing copied.
+pub fn rx_read(region: &Region, chunk: u32, offset: usize, out: &mut [u8]) -> bool {
+    let Some(base) = region.rx_chunk(chunk).filter(|_| offset + out.len() <= CHUNK_SIZE) else { return false };
+    // SAFETY: in bounds of a mapped chunk by the checks above; `out` is the caller's own memory, never this chunk.
+    unsafe { core::ptr::copy_nonoverlapping(base.as_ptr().add(offset), out.as_mut_ptr(), out.len()) };
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::RegionId;
+    use crate::shm::ARENA_CHUNKS;
+
+    #[test]
+    fn bytes_stay_inside_their_chunk() {
+        let r = Region::create(RegionId(1), 2).unwrap();
+        let table = r.tx_table(SockId(0)).unwrap();
+        table[0].store(3, Relaxed);
+        assert!(tx_write(&r, 3, CHUNK_SIZE - 4, b"last"));
+        assert!(!tx_write(&r, 3, CHUNK_SIZE - 3, b"last"));
+        assert_eq!(tx_pieces(&r, SockId(0), CHUNK_SIZE as u64 - 4, 4).unwrap()[0], b"last");
+        table[0].store(ARENA_CHUNKS as u32, Relaxed);
+        assert!(tx_pieces(&r, SockId(0), 0, 1).is_none());
+        let mut out = [0; 3];
+        rx_write(&r, 0, 10, b"abc");
+        assert!(rx_read(&r, 0, 10, &mut out));
+        assert_eq!(&out, b"abc");
+        rx_write(&r, 0, CHUNK_SIZE - 2, b"xyz");
+        assert!(!rx_read(&r, 0, CHUNK_SIZE - 2, &mut out));
+    }
+}

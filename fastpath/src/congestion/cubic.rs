@@ -1,88 +1,86 @@
-//! CUBIC (RFC 9438): window growth as a cubic function of the time since the last reduction.
+//! CUBIC (RFC 9438). Windows inside are in segments, times in seconds, as in the RFC's formulas.
 
-use super::Acked;
+use super::Ack;
 use toe_core::Instant;
 
-/// β_cubic (RFC 9438 §4.6).
-const BETA: f64 = 0.7;
-/// C (RFC 9438 §5.1), in segments per second cubed.
+/// RFC 9438 §5.
 const C: f64 = 0.4;
-/// α_cubic (RFC 9438 §4.3).
+/// RFC 9438 §4.6: multiplicative decrease.
+const BETA: f64 = 0.7;
+/// RFC 9438 §4.3: additive increase that is as fast as Reno's, given BETA.
 const ALPHA: f64 = 3.0 * (1.0 - BETA) / (1.0 + BETA);
 
-/// Windows in segments, as the RFC's formulas have them.
-#[derive(Clone, Debug, Default)]
-pub struct Cubic {
+#[derive(Debug, Default)]
+pub(super) struct Cubic {
+    /// Window just before the last reduction.
     w_max: f64,
-    /// Start of the current congestion avoidance stage.
+    /// Current stage of congestion avoidance.
     epoch: Option<Epoch>,
-    /// Part of a segment by which the window has grown.
-    credit: f64,
+    /// When the sender stopped being limited by the window.
+    paused: Option<Instant>,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 struct Epoch {
     start: Instant,
-    /// Time to grow back to `w_max`, seconds.
+    /// Seconds until the plateau.
     k: f64,
-    /// The window AIMD would have (RFC 9438 §4.3).
+    /// Where the plateau is.
+    plateau: f64,
+    /// What Reno's window would be.
     w_est: f64,
+    /// Window at which Reno's estimate goes on with alpha = 1.
+    prior: f64,
 }
 
 impl Cubic {
-    /// RFC 9438 §4.6, §4.7: the new ssthresh, given the window at the loss.
-    pub(super) fn on_loss(&mut self, cwnd: u32) -> u32 {
-        let w = f64::from(cwnd);
-        // Fast convergence; kept in bytes here, turned into segments by `on_ack`, which knows the MSS.
+    /// The window after an ACK in congestion avoidance (§4.2 - §4.5).
+    pub fn avoid(&mut self, ack: Ack) -> u64 {
+        let cwnd = ack.cwnd as f64 / ack.mss as f64;
+        let segments = ack.bytes as f64 / ack.mss as f64;
+        if let Some(since) = self.paused.take() {
+            // §4.2: t does not run while the application limits the sender.
+            if let Some(e) = &mut self.epoch {
+                e.start += ack.now.since(since);
+            }
+        }
+        let w_max = self.w_max;
+        let e = self.epoch.get_or_insert_with(|| Epoch::begin(ack.now, cwnd, w_max));
+        let t = ack.now.since(e.start).as_secs_f64();
+        let alpha = if e.w_est < e.prior { ALPHA } else { 1.0 };
+        e.w_est += alpha * segments / cwnd;
+        let next = if e.cubic(t) < e.w_est {
+            e.w_est.max(cwnd)
+        } else {
+            let target = e.cubic(t + ack.rtt.as_secs_f64()).clamp(cwnd, 1.5 * cwnd);
+            cwnd + (target - cwnd) / cwnd * segments.min(cwnd)
+        };
+        ack.cwnd.max((next * ack.mss as f64) as u64)
+    }
+
+    /// The threshold after a loss at `flight` bytes (§4.6), with fast convergence (§4.7).
+    pub fn reduced(&mut self, flight: u64, mss: u64) -> u64 {
+        let w = flight as f64 / mss as f64;
         self.w_max = if w < self.w_max { w * (1.0 + BETA) / 2.0 } else { w };
         self.epoch = None;
-        (w * BETA) as u32
+        self.paused = None;
+        (flight as f64 * BETA) as u64
     }
 
-    pub(super) fn on_idle(&mut self) {
-        self.epoch = None;
-    }
-
-    pub(super) fn on_ack(&mut self, cwnd: &mut u32, ack: Acked) {
-        let mss = f64::from(ack.mss);
-        let w = f64::from(*cwnd) / mss;
-        let w_max = (self.w_max / mss).max(w);
-        let epoch =
-            self.epoch.get_or_insert_with(|| Epoch { start: ack.now, k: ((w_max - w).max(0.0) / C).cbrt(), w_est: w });
-        let segments = f64::from(ack.bytes) / mss;
-        epoch.w_est += ALPHA * segments / w;
-        // RFC 9438 §4.2: the target one RTT ahead, within [cwnd, 1.5 cwnd].
-        let t = (ack.now - epoch.start).as_secs_f64() + ack.srtt.as_secs_f64();
-        let target = (C * (t - epoch.k).powi(3) + w_max).clamp(w, 1.5 * w);
-        let growth = if target < epoch.w_est { epoch.w_est - w } else { (target - w) * segments / w };
-        self.credit += growth.max(0.0) * mss;
-        let whole = self.credit.floor();
-        self.credit -= whole;
-        *cwnd = cwnd.saturating_add(whole as u32);
+    /// The sender is limited by the application from now on.
+    pub fn pause(&mut self, now: Instant) {
+        self.paused.get_or_insert(now);
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use toe_core::Duration;
+impl Epoch {
+    fn begin(now: Instant, cwnd: f64, w_max: f64) -> Epoch {
+        let plateau = w_max.max(cwnd);
+        Epoch { start: now, k: ((plateau - cwnd) / C).cbrt(), plateau, w_est: cwnd, prior: plateau }
+    }
 
-    #[test]
-    fn grows_back_to_w_max_in_k_seconds() {
-        let mss = 1000;
-        let mut cubic = Cubic::default();
-        let mut cwnd = cubic.on_loss(1_000_000);
-        assert_eq!(cwnd, 700_000);
-        // K = cbrt(1000 * 0.3 / 0.4) = 9.086 s.
-        let rtt = Duration::from_millis(100);
-        let mut now = Instant::ZERO;
-        while now < Instant::from_millis(9_086) {
-            for _ in 0..10 {
-                let bytes = cwnd / 10;
-                cubic.on_ack(&mut cwnd, Acked { bytes, now, srtt: rtt, mss });
-            }
-            now += rtt;
-        }
-        assert!((980_000..1_020_000).contains(&cwnd), "{cwnd}");
+    /// W_cubic(t), equation (1).
+    fn cubic(&self, t: f64) -> f64 {
+        C * (t - self.k).powi(3) + self.plateau
     }
 }

@@ -1,118 +1,226 @@
-//! Congestion window arithmetic. Windows in bytes. The policy (which algorithm) comes from the slow path.
+//! Congestion window arithmetic, in bytes: what is common to all algorithms (RFC 5681, 6928), and the choice between them.
 
 mod cubic;
 mod newreno;
 
 use cubic::Cubic;
+use newreno::NewReno;
 use toe_core::flow::CongestionControl;
 use toe_core::{Duration, Instant};
 
-/// What an algorithm sees of one ACK.
-#[derive(Clone, Copy, Debug)]
-pub struct Acked {
-    /// Newly acknowledged bytes.
-    pub bytes: u32,
-    /// Now.
-    pub now: Instant,
-    /// Smoothed RTT.
-    pub srtt: Duration,
-    /// Largest segment in force.
-    pub mss: u32,
-}
+/// What the slow path or the app has not limited.
+const NO_THRESHOLD: u64 = u64::MAX;
 
-/// State common to all algorithms, and the algorithm's own.
-#[derive(Clone, Debug)]
-pub struct Congestion {
-    /// Congestion window.
-    pub cwnd: u32,
-    /// Slow start threshold.
-    pub ssthresh: u32,
+/// Congestion control of one flow.
+#[derive(Debug)]
+pub(crate) struct Congestion {
+    cwnd: u64,
+    ssthresh: u64,
+    mss: u64,
     algorithm: Algorithm,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 enum Algorithm {
-    Reno(newreno::NewReno),
     Cubic(Cubic),
+    Reno(NewReno),
+}
+
+/// An ACK of new data, as congestion avoidance sees it.
+#[derive(Clone, Copy, Debug)]
+struct Ack {
+    bytes: u64,
+    now: Instant,
+    rtt: Duration,
+    cwnd: u64,
+    mss: u64,
+}
+
+impl Congestion {
+    /// Initial window of RFC 6928, or one segment after a lost SYN (RFC 5681 §3.1).
+    pub fn new(kind: CongestionControl, mss: u64, syn_lost: bool) -> Congestion {
+        let cwnd = if syn_lost { mss } else { initial_window(mss) };
+        Congestion { cwnd, ssthresh: NO_THRESHOLD, mss, algorithm: Algorithm::new(kind) }
+    }
+
+    /// Congestion window.
+    #[inline(always)]
+    pub fn cwnd(&self) -> u64 {
+        self.cwnd
+    }
+
+    /// Slow start threshold; `u64::MAX` until the first loss.
+    pub fn ssthresh(&self) -> u64 {
+        self.ssthresh
+    }
+
+    /// Below the threshold?
+    #[inline(always)]
+    pub fn in_slow_start(&self) -> bool {
+        self.cwnd < self.ssthresh
+    }
+
+    /// New data was acknowledged outside of fast recovery. `limited`: the window was what held the sender back (RFC 7661 in
+    /// its simplest form, as Linux); else it must not grow.
+    pub fn on_ack(&mut self, mut bytes: u64, limited: bool, now: Instant, rtt: Duration) {
+        if !limited {
+            if let Algorithm::Cubic(c) = &mut self.algorithm {
+                c.pause(now);
+            }
+            return;
+        }
+        if self.in_slow_start() {
+            // Byte counting (RFC 3465); what goes beyond the threshold counts for congestion avoidance.
+            let grow = bytes.min(self.ssthresh - self.cwnd);
+            self.cwnd += grow;
+            bytes -= grow;
+        }
+        if bytes > 0 && !self.in_slow_start() {
+            let ack = Ack { bytes, now, rtt, cwnd: self.cwnd, mss: self.mss };
+            self.cwnd = match &mut self.algorithm {
+                Algorithm::Cubic(c) => c.avoid(ack),
+                Algorithm::Reno(r) => r.avoid(ack),
+            };
+        }
+    }
+
+    /// Loss seen by duplicate ACKs or SACK: fast recovery begins with `flight` bytes outstanding.
+    pub fn on_loss(&mut self, flight: u64) {
+        self.reduce(flight);
+        self.cwnd = self.ssthresh;
+    }
+
+    /// Fast recovery is over.
+    pub fn on_recovered(&mut self) {
+        self.cwnd = self.cwnd.min(self.ssthresh).max(self.mss);
+    }
+
+    /// Time-out (RFC 5681 §3.1): one segment; the threshold moves only for the first of a row (`repeated` is false).
+    pub fn on_timeout(&mut self, flight: u64, repeated: bool) {
+        if !repeated {
+            self.reduce(flight);
+        }
+        self.cwnd = self.mss;
+    }
+
+    /// Nothing was sent for more than an RTO (RFC 5681 §4.1).
+    pub fn after_idle(&mut self, now: Instant) {
+        self.cwnd = self.cwnd.min(initial_window(self.mss));
+        if let Algorithm::Cubic(c) = &mut self.algorithm {
+            c.pause(now);
+        }
+    }
+
+    /// The path's MSS changed.
+    pub fn set_mss(&mut self, mss: u64) {
+        self.mss = mss;
+        self.cwnd = self.cwnd.max(mss);
+    }
+
+    /// The slow path's policy fixes the window.
+    pub fn set_cwnd(&mut self, cwnd: u64) {
+        self.cwnd = cwnd.max(self.mss);
+    }
+
+    /// Another algorithm from here on.
+    pub fn set_algorithm(&mut self, kind: CongestionControl) {
+        let same = matches!(
+            (&self.algorithm, kind),
+            (Algorithm::Cubic(_), CongestionControl::Cubic) | (Algorithm::Reno(_), CongestionControl::Reno)
+        );
+        if !same {
+            self.algorithm = Algorithm::new(kind);
+        }
+    }
+
+    fn reduce(&mut self, flight: u64) {
+        let at = self.cwnd.min(flight);
+        let reduced = match &mut self.algorithm {
+            Algorithm::Cubic(c) => c.reduced(at, self.mss),
+            Algorithm::Reno(r) => r.reduced(at),
+        };
+        // RFC 5681 equation (4): never below two segments.
+        self.ssthresh = reduced.max(2 * self.mss);
+    }
 }
 
 impl Algorithm {
     fn new(kind: CongestionControl) -> Algorithm {
         match kind {
-            CongestionControl::Reno => Algorithm::Reno(newreno::NewReno::default()),
             CongestionControl::Cubic => Algorithm::Cubic(Cubic::default()),
+            CongestionControl::Reno => Algorithm::Reno(NewReno::default()),
         }
     }
 }
 
-/// RFC 6928 §2.
-pub fn initial_window(mss: u32) -> u32 {
+/// RFC 6928 §2: ten segments, at most 14,600 bytes unless two segments are more.
+pub(crate) fn initial_window(mss: u64) -> u64 {
     (10 * mss).min((2 * mss).max(14_600))
 }
 
-impl Congestion {
-    /// At the start of a connection.
-    pub fn new(kind: CongestionControl, mss: u32, syn_retransmitted: bool) -> Congestion {
-        // RFC 5681 §3.1: a lost SYN means an initial window of one segment.
-        let cwnd = if syn_retransmitted { mss } else { initial_window(mss) };
-        Congestion { cwnd, ssthresh: u32::MAX / 2, algorithm: Algorithm::new(kind) }
-    }
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-    /// Changes the algorithm; the window stays.
-    pub fn set_algorithm(&mut self, kind: CongestionControl) {
-        self.algorithm = Algorithm::new(kind);
-    }
+    const MSS: u64 = 1000;
+    const RTT: Duration = Duration::from_millis(100);
 
-    /// Slow start?
-    pub fn in_slow_start(&self) -> bool {
-        self.cwnd < self.ssthresh
-    }
-
-    /// New data acknowledged outside of recovery, the window having been the limit.
-    pub fn on_ack(&mut self, acked: Acked) {
-        let mut acked = acked;
-        if self.in_slow_start() {
-            // RFC 5681 §3.1 with RFC 3465 (L = all: stretch ACKs are the rule with large segments).
-            let room = self.ssthresh - self.cwnd;
-            let used = acked.bytes.min(room);
-            self.cwnd = self.cwnd.saturating_add(used);
-            acked.bytes -= used;
+    fn round(c: &mut Congestion, now: &mut Instant) {
+        *now += RTT;
+        let (mut left, cwnd) = (c.cwnd(), c.cwnd());
+        while left > 0 {
+            c.on_ack(MSS.min(left), true, *now, RTT);
+            left = left.saturating_sub(MSS);
         }
-        if acked.bytes > 0 {
-            match &mut self.algorithm {
-                Algorithm::Reno(reno) => reno.on_ack(&mut self.cwnd, acked),
-                Algorithm::Cubic(cubic) => cubic.on_ack(&mut self.cwnd, acked),
-            }
-        }
-        self.cwnd = self.cwnd.min(1 << 30);
+        assert!(c.cwnd() >= cwnd);
     }
 
-    /// Loss found by duplicate ACKs or SACK; `flight` bytes were outstanding.
-    pub fn on_loss(&mut self, flight: u32, mss: u32) {
-        self.ssthresh = self.reduced(flight).max(2 * mss);
-        self.cwnd = self.ssthresh;
-    }
-
-    /// Retransmission time-out (RFC 5681 §3.1, equation 4): one segment. `first`: not a repeated time-out.
-    pub fn on_timeout(&mut self, flight: u32, mss: u32, first: bool) {
-        if first {
-            self.ssthresh = self.reduced(flight).max(2 * mss);
-        }
-        self.cwnd = mss;
-    }
-
-    fn reduced(&mut self, flight: u32) -> u32 {
-        match &mut self.algorithm {
-            Algorithm::Reno(_) => flight / 2,
-            Algorithm::Cubic(cubic) => cubic.on_loss(self.cwnd.min(flight.max(1))),
+    #[test]
+    fn slow_start_doubles_and_stops_at_the_threshold() {
+        for kind in [CongestionControl::Cubic, CongestionControl::Reno] {
+            let (mut c, mut now) = (Congestion::new(kind, MSS, false), Instant::ZERO);
+            assert_eq!(c.cwnd(), 10 * MSS);
+            round(&mut c, &mut now);
+            assert_eq!(c.cwnd(), 20 * MSS);
+            c.on_timeout(20 * MSS, false);
+            assert_eq!(c.cwnd(), MSS);
+            let threshold = c.ssthresh();
+            c.on_timeout(MSS, true);
+            assert_eq!(c.ssthresh(), threshold);
+            (0..6).for_each(|_| round(&mut c, &mut now));
+            assert!(c.cwnd() >= threshold && c.cwnd() < threshold + 5 * MSS, "{kind:?} {c:?}");
         }
     }
 
-    /// Idle for more than an RTO (RFC 5681 §4.1).
-    pub fn on_idle(&mut self, mss: u32) {
-        self.cwnd = self.cwnd.min(initial_window(mss));
-        if let Algorithm::Cubic(cubic) = &mut self.algorithm {
-            cubic.on_idle();
-        }
+    #[test]
+    fn reno_halves_and_grows_by_one_segment_a_round() {
+        let (mut c, mut now) = (Congestion::new(CongestionControl::Reno, MSS, false), Instant::ZERO);
+        c.on_loss(10 * MSS);
+        assert_eq!((c.cwnd(), c.ssthresh()), (5 * MSS, 5 * MSS));
+        round(&mut c, &mut now);
+        assert_eq!(c.cwnd(), 6 * MSS);
+        c.on_loss(MSS);
+        assert_eq!(c.ssthresh(), 2 * MSS);
+    }
+
+    #[test]
+    fn cubic_comes_back_to_its_last_maximum_after_k_seconds() {
+        let (mut c, mut now) = (Congestion::new(CongestionControl::Cubic, MSS, false), Instant::ZERO);
+        c.set_cwnd(100 * MSS);
+        c.on_loss(100 * MSS);
+        assert_eq!(c.cwnd(), 70 * MSS);
+        // K = cbrt(30 / 0.4) = 4.2 s
+        (0..42).for_each(|_| round(&mut c, &mut now));
+        assert!((95 * MSS..105 * MSS).contains(&c.cwnd()), "{}", c.cwnd());
+        let plateau = c.cwnd();
+        (0..40).for_each(|_| round(&mut c, &mut now));
+        assert!(c.cwnd() > plateau + 20 * MSS);
+    }
+
+    #[test]
+    fn an_unused_window_does_not_grow() {
+        let mut c = Congestion::new(CongestionControl::Cubic, MSS, false);
+        c.on_ack(MSS, false, Instant::ZERO, RTT);
+        assert_eq!(c.cwnd(), 10 * MSS);
     }
 }

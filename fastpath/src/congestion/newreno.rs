@@ -1,35 +1,27 @@
-//! Congestion avoidance of RFC 5681 §3.1, by bytes (RFC 3465).
+//! NewReno's window arithmetic (RFC 5681 §3.1); its recovery is in `recovery.rs`.
 
-use super::Acked;
+use super::Ack;
 
-/// Bytes acknowledged towards the next increase.
-#[derive(Clone, Debug, Default)]
-pub struct NewReno {
-    acked: u32,
+/// Congestion avoidance by appropriate byte counting (RFC 3465 §2.1).
+#[derive(Debug, Default)]
+pub(super) struct NewReno {
+    acked: u64,
 }
 
 impl NewReno {
-    pub(super) fn on_ack(&mut self, cwnd: &mut u32, ack: Acked) {
-        self.acked = self.acked.saturating_add(ack.bytes);
-        if self.acked >= *cwnd {
-            self.acked -= *cwnd;
-            *cwnd = cwnd.saturating_add(ack.mss);
+    /// One segment more for each window acknowledged.
+    pub fn avoid(&mut self, ack: Ack) -> u64 {
+        self.acked += ack.bytes;
+        if self.acked < ack.cwnd {
+            return ack.cwnd;
         }
+        self.acked -= ack.cwnd;
+        ack.cwnd + ack.mss
     }
-}
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use toe_core::{Duration, Instant};
-
-    #[test]
-    fn one_segment_a_window() {
-        let (mut reno, mut cwnd) = (NewReno::default(), 10_000);
-        let ack = Acked { bytes: 1000, now: Instant(0), srtt: Duration::ZERO, mss: 1000 };
-        for _ in 0..10 {
-            reno.on_ack(&mut cwnd, ack);
-        }
-        assert_eq!(cwnd, 11_000);
+    /// Half of what was in flight.
+    pub fn reduced(&mut self, flight: u64) -> u64 {
+        self.acked = 0;
+        flight / 2
     }
 }

@@ -14,6 +14,9 @@ use rustix::io::Errno;
 /// The slow path answers requests at once; one that takes longer than this is stopped or stuck.
 const REQUEST_TIMEOUT_NS: u64 = 5_000_000_000;
 
+/// Longest wait for the end of a listener.
+const LISTENER_CLOSE_NS: u64 = 20_000_000;
+
 /// One socket slot, cheap to copy.
 #[derive(Clone, Copy)]
 pub struct Sock<'a> {
@@ -48,7 +51,6 @@ impl<'a> Sock<'a> {
         let id = SockId(link.region.layout().sock_pool.pop().ok_or(Errno::NOBUFS)?);
         let sock = Sock::of(link, id).ok_or(Errno::NOBUFS)?;
         sock.reset();
-        sock.hold();
         Ok(sock)
     }
 
@@ -81,6 +83,8 @@ impl<'a> Sock<'a> {
         s.local.store(None);
         s.remote.store(None);
         s.owner.store(SLOW_WORKER, Relaxed);
+        // Before the state: a late kick for the slot's last user must not find it without a holder.
+        self.hold();
         s.state.store(SockState::New as u32, Release);
     }
 
@@ -306,8 +310,27 @@ impl<'a> Sock<'a> {
         let Some(p) = self.link.proc() else { return };
         self.slot.holders[p.index() / 64].fetch_and(!(1 << (p.index() % 64)), SeqCst);
         fence(SeqCst);
-        if self.slot.holders.iter().all(|w| w.load(SeqCst) == 0) {
-            self.link.kick(self.slot, self.id);
+        if self.slot.holders.iter().any(|w| w.load(SeqCst) != 0) {
+            return;
+        }
+        let listening = self.slot.state.load(Acquire) == SockState::Listening as u32;
+        let generation = self.slot.generation.load(Acquire);
+        self.link.kick(self.slot, self.id);
+        if listening {
+            self.await_silence(generation);
+        }
+    }
+
+    /// Once close(2) of a listener has returned, Linux refuses connections and gives the port to others. The daemon needs a moment
+    /// for it; a busy one is not waited for.
+    fn await_silence(&self, generation: u32) {
+        let deadline = now_ns() + LISTENER_CLOSE_NS;
+        let open = || {
+            self.slot.state.load(Acquire) == SockState::Listening as u32
+                && self.slot.generation.load(Acquire) == generation
+        };
+        while open() && !self.link.dead() && now_ns() < deadline {
+            rustix::thread::sched_yield();
         }
     }
 

@@ -84,6 +84,8 @@ const SEALS: libc::c_int = libc::F_SEAL_GROW | libc::F_SEAL_SHRINK;
 /// A mapped region.
 pub struct Region {
     map: Mapping,
+    /// Kept apart from the header, which the app can write.
+    id: RegionId,
     /// Daemon: the eventfd of each event set, once the app has asked for it.
     evset_fds: Box<[OnceLock<OwnedFd>]>,
 }
@@ -91,7 +93,7 @@ pub struct Region {
 impl Region {
     /// Daemon: a new, empty region.
     pub fn create(id: RegionId, workers: u32) -> io::Result<Region> {
-        let region = Region::with(Mapping::create(c"toe-region", REGION_SIZE)?);
+        let region = Region::with(Mapping::create(c"toe-region", REGION_SIZE)?, id);
         let h = &region.layout().header;
         h.id.store(id.0, Relaxed);
         h.workers.store(workers, Relaxed);
@@ -103,16 +105,17 @@ impl Region {
 
     /// App: maps a region received from the daemon.
     pub fn open(fd: OwnedFd) -> io::Result<Region> {
-        let region = Region::with(Mapping::open(fd, REGION_SIZE, libc::PROT_READ | libc::PROT_WRITE)?);
+        let mut region = Region::with(Mapping::open(fd, REGION_SIZE, libc::PROT_READ | libc::PROT_WRITE)?, RegionId(0));
         let h = &region.layout().header;
         if h.magic.load(Relaxed) != MAGIC || h.version.load(Relaxed) != VERSION {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "shared memory of another version"));
         }
+        region.id = RegionId(h.id.load(Relaxed));
         Ok(region)
     }
 
-    fn with(map: Mapping) -> Region {
-        Region { map, evset_fds: (0..MAX_EVSETS).map(|_| OnceLock::new()).collect() }
+    fn with(map: Mapping, id: RegionId) -> Region {
+        Region { map, id, evset_fds: (0..MAX_EVSETS).map(|_| OnceLock::new()).collect() }
     }
 
     /// The memfd, to pass on.
@@ -130,7 +133,7 @@ impl Region {
 
     /// The region's number.
     pub fn id(&self) -> RegionId {
-        RegionId(self.layout().header.id.load(Relaxed))
+        self.id
     }
 
     /// A socket slot, if `id` is in range.

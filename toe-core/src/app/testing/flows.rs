@@ -33,10 +33,11 @@ impl State {
     fn check_held(&mut self, key: Key) {
         let Some(region) = self.region(key) else { return };
         let Some(slot) = region.sock(SockId(key.1)) else { return };
-        // In this order: an accepter sets its holder bit, then TAKEN.
+        // In this order: an app sets its holder bit before it makes a free slot its own, and before TAKEN.
+        let free = slot.state.load(SeqCst) == SockState::Free as u32;
         let waits = key.1 >= APP_SOCKS as u32 && slot.app_flags.load(SeqCst) & app_flags::TAKEN == 0;
         let held = slot.holders.iter().any(|w| w.load(SeqCst) != 0);
-        if !held && !waits && slot.state.load(Acquire) != SockState::Free as u32 {
+        if !held && !waits && !free {
             self.orphan(key, &region, slot);
         }
     }
