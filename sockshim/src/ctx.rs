@@ -73,7 +73,15 @@ pub fn forget_current() {
 }
 
 fn register() -> Option<(usize, &'static Link)> {
-    NEXT_TRY.store(now_ns() + RETRY_NS, Relaxed);
+    let found = try_to_register();
+    if found.is_none() {
+        // Not before: threads that come meanwhile wait for the outcome instead of going to the kernel.
+        NEXT_TRY.store(now_ns() + RETRY_NS, Relaxed);
+    }
+    found
+}
+
+fn try_to_register() -> Option<(usize, &'static Link)> {
     let Some(free) = LINKS.iter().position(|l| l.load(Acquire).is_null()) else {
         say!("kernel: too many registrations in one process");
         return None;
