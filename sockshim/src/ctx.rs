@@ -1,5 +1,7 @@
 //! The process's registrations with daemons, and what the environment says.
 
+#![allow(unsafe_code)]
+
 use crate::log::{self, say};
 use crate::sys::{self, Lock, sys};
 use crate::table::{Entry, Kind, MAX_LINKS, tables};
@@ -70,16 +72,16 @@ pub fn forget_current() {
     NEXT_TRY.store(0, Relaxed);
 }
 
-/// Only a failure puts the next try off: other threads' sockets wait for one that is under way.
 fn register() -> Option<(usize, &'static Link)> {
-    let found = try_register();
+    let found = try_to_register();
     if found.is_none() {
+        // Not before: threads that come meanwhile wait for the outcome instead of going to the kernel.
         NEXT_TRY.store(now_ns() + RETRY_NS, Relaxed);
     }
     found
 }
 
-fn try_register() -> Option<(usize, &'static Link)> {
+fn try_to_register() -> Option<(usize, &'static Link)> {
     let Some(free) = LINKS.iter().position(|l| l.load(Acquire).is_null()) else {
         say!("kernel: too many registrations in one process");
         return None;

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 #[command(name = "toed", version)]
 struct Toed {
     #[command(flatten)]
-    args: toe::cli::toed::Args,
+    args: toe::cli::toed::DaemonArgs,
 }
 
 fn main() -> ExitCode {

@@ -164,7 +164,7 @@ fn slow_config(config: &Config, nics: Vec<NicSetup>) -> io::Result<SlowPathConfi
 
 fn fast_engines(
     config: &Config,
-    queues: Vec<Vec<Box<dyn Nic>>>,
+    queues: Vec<Queues>,
     up: &Sender<toe_core::msg::Up>,
     downs: Vec<Receiver<toe_core::msg::Down>>,
     live: &Arc<dyn notify::Waker>,
@@ -184,11 +184,14 @@ fn fast_engines(
     Ok(engines)
 }
 
+/// All queues of one link, or one queue of each link.
+type Queues = Vec<Box<dyn Nic>>;
+
 /// Opens all links. The queues come back by core, then by link.
-fn open_nics(config: &Config) -> io::Result<(Vec<NicSetup>, Vec<Vec<Box<dyn Nic>>>)> {
+fn open_nics(config: &Config) -> io::Result<(Vec<NicSetup>, Vec<Queues>)> {
     let cores = config.daemon.cores.len();
     let mut setups = vec![];
-    let mut by_core: Vec<Vec<Box<dyn Nic>>> = (0..cores).map(|_| vec![]).collect();
+    let mut by_core: Vec<Queues> = (0..cores).map(|_| vec![]).collect();
     for (i, nic) in config.nics.iter().enumerate() {
         let named = |e: io::Error| io::Error::new(e.kind(), format!("link {}: {e}", nic.name));
         let queues = open_nic(nic).map_err(named)?;
@@ -212,7 +215,7 @@ fn open_nics(config: &Config) -> io::Result<(Vec<NicSetup>, Vec<Vec<Box<dyn Nic>
     Ok((setups, by_core))
 }
 
-fn open_nic(nic: &NicConfig) -> io::Result<Vec<Box<dyn Nic>>> {
+fn open_nic(nic: &NicConfig) -> io::Result<Queues> {
     let mut queues = match &nic.kind {
         NicKind::PcieLink(c) => nic_backend::pcielink::open(c.clone())?,
         NicKind::Local(c) => nic_backend::local::open(c)?,

@@ -4,6 +4,8 @@
 //! tail is published chunk by chunk and the owner kicked early, so that the head of a large write travels while its rest
 //! is being copied.
 
+#![allow(unsafe_code)]
+
 use super::iov::Source;
 use super::lock::lock;
 use super::socket::Sock;
