@@ -143,7 +143,11 @@ mod tests {
             }
         }
         assert!(child > 0);
-        let word = sleep(&page.get().alive, 0);
+        // `declare` wakes nobody: nobody sleeps on a daemon that is not yet there.
+        while page.get().alive.load(SeqCst) == 0 {
+            std::thread::yield_now();
+        }
+        let word = page.get().alive.load(SeqCst);
         assert_eq!(word, child as u32 | FUTEX_WAITERS);
         let end = std::thread::scope(|s| {
             let sleeper = s.spawn(|| sleep(&page.get().alive, word));
