@@ -7,7 +7,7 @@
 //! - [`fault`] and [`pcap`]: middleware.
 //!
 //! `unsafe` stands only in `pcielink/window.rs` (mmap, copies into and out of shared windows) and `tap/sys.rs`
-//! (ioctls).
+//! (ioctls); in tests in `tests/common/mod.rs` and `tests/tap.rs` (namespaces).
 
 #![deny(unsafe_code)]
 

@@ -1,5 +1,7 @@
 //! `sockaddr` in and out.
 
+#![allow(unsafe_code)]
+
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use libc::{sockaddr, socklen_t};
 use rustix::io::Errno;

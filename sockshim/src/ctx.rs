@@ -1,5 +1,7 @@
 //! The process's registrations with daemons, and what the environment says.
 
+#![allow(unsafe_code)]
+
 use crate::log::{self, say};
 use crate::sys::{self, Lock, sys};
 use crate::table::{Entry, Kind, MAX_LINKS, tables};

@@ -6,6 +6,8 @@
 //! computing the level. An edge-triggered item then leaves the queue, a level-triggered one stays as long as its level holds.
 //! One lock guards all of it; it is held for short, bounded sections and never while sleeping.
 
+#![allow(unsafe_code)]
+
 use crate::ctx;
 use crate::epqueue::{ALWAYS, EpSet, Item, LOCK, RAW_WAITERS, ep_of, item, list, unlink};
 use crate::sys::{check, sys};

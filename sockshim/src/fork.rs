@@ -2,6 +2,8 @@
 //! `clone` or `_Fork` are noticed by a page that the kernel wipes in them. Children of `vfork` share our memory until they exec: they
 //! must not change the tables.
 
+#![allow(unsafe_code)]
+
 use crate::ctx;
 use crate::epqueue;
 use crate::sys::{self, sys};

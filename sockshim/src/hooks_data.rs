@@ -1,5 +1,7 @@
 //! Data calls: read, write, send, recv and their families, sendfile, splice.
 
+#![allow(unsafe_code)]
+
 use crate::msg;
 use crate::sys::{self, check, libc_ret, ret, sys};
 use crate::table::{Held, Kind, entry, stream};

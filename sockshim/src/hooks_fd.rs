@@ -1,5 +1,7 @@
 //! Descriptors: close, dup, fcntl.
 
+#![allow(unsafe_code)]
+
 use crate::fork::borrowed_memory;
 use crate::hooks_life::fresh;
 use crate::sys::{self, libc_ret, sys};

@@ -1,5 +1,7 @@
 //! socket, bind, listen, accept, connect, shutdown.
 
+#![allow(unsafe_code)]
+
 use crate::addr;
 use crate::ctx;
 use crate::log::say;

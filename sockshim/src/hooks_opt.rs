@@ -1,5 +1,7 @@
 //! Options, names, ioctl.
 
+#![allow(unsafe_code)]
+
 use crate::addr;
 use crate::offload;
 use crate::sys::{self, check, libc_ret, ret, sys};

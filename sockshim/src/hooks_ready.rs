@@ -1,5 +1,7 @@
 //! poll, select, epoll.
 
+#![allow(unsafe_code)]
+
 use crate::epqueue;
 use crate::epset;
 use crate::epwait::{self, Wait};

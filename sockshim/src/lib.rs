@@ -11,7 +11,9 @@
 //! Not seen by the shim: stdio on top of an engine socket (libc's own `read` inside `fread`), programs that make system
 //! calls themselves, and descriptors that survive `exec`.
 //!
-//! `unsafe` stands in every file but `log.rs`: this crate is a boundary to C.
+//! `unsafe` stands in every file but `log.rs`: this crate is a boundary to C. So does `tests/preload.rs` (signals, limits).
+
+#![deny(unsafe_code)]
 
 mod addr;
 mod ctx;

@@ -1,5 +1,7 @@
 //! What `msghdr` and `MSG_*` mean for an engine socket.
 
+#![allow(unsafe_code)]
+
 use crate::sys;
 use crate::table::Held;
 use libc::{c_int, iovec, msghdr};

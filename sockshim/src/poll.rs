@@ -4,6 +4,8 @@
 //! Look at all levels; spin; then let an event set for each link hear of the sockets, look again, and sleep in the kernel's ppoll
 //! on the kernel's descriptors, the sets' eventfds, and the control connections (a dead daemon hangs up).
 
+#![allow(unsafe_code)]
+
 use crate::ctx;
 use crate::sys::{self, check, sys};
 use crate::table::{Entry, Held, Kind, MAX_LINKS, entry, get, tables};

@@ -3,6 +3,8 @@
 //! The functions are safe to call although the kernel may write memory through their arguments, because the shim only ever
 //! passes on what the program itself passed to the hooked function, or buffers of its own that live through the call.
 
+#![allow(unsafe_code)]
+
 use rustix::io::Errno;
 
 /// One system call; `-errno` on failure.

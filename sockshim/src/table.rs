@@ -1,5 +1,7 @@
 //! What the shim knows of each descriptor: one large, lazily touched mapping of atomics, valid when all zero.
 
+#![allow(unsafe_code)]
+
 use crate::ctx;
 use crate::sys;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};

@@ -29,7 +29,7 @@ enum Command {
     SpawnDaemon { socket: PathBuf },
     /// The daemon (also a program of its own, `toed`)
     #[command(hide = true)]
-    Toed(toed::Args),
+    Toed(toed::DaemonArgs),
 }
 
 #[derive(Subcommand)]

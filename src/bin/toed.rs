@@ -6,11 +6,11 @@ use std::process::ExitCode;
 /// The daemon of the offload engine
 #[derive(Parser)]
 #[command(name = "toed", version)]
-struct Args {
+struct Toed {
     #[command(flatten)]
-    args: toe::cli::toed::Args,
+    args: toe::cli::toed::DaemonArgs,
 }
 
 fn main() -> ExitCode {
-    toe::cli::toed::run(&Args::parse().args)
+    toe::cli::toed::run(&Toed::parse().args)
 }

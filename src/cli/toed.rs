@@ -9,7 +9,7 @@ use std::time::Duration;
 
 /// What the command line says.
 #[derive(clap::Args, Debug)]
-pub struct Args {
+pub struct DaemonArgs {
     #[command(flatten)]
     config: ConfigArgs,
     /// What to log on stderr (tracing's filter syntax) [default: RUST_LOG, else info]
@@ -27,7 +27,7 @@ pub struct Args {
 }
 
 /// Runs the daemon until it is told to stop.
-pub fn run(args: &Args) -> ExitCode {
+pub fn run(args: &DaemonArgs) -> ExitCode {
     let filter = args.log.clone().or_else(|| std::env::var("RUST_LOG").ok()).unwrap_or_else(|| "info".to_owned());
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
     log.with_ansi(std::io::stderr().is_terminal()).with_target(false).init();
@@ -40,7 +40,7 @@ pub fn run(args: &Args) -> ExitCode {
     }
 }
 
-fn start(args: &Args) -> Result<(), String> {
+fn start(args: &DaemonArgs) -> Result<(), String> {
     let mut config = Config::load(&args.config, &Machine::here()).map_err(|e| e.to_string())?;
     if let Some(seconds) = args.idle_exit {
         config.daemon.idle_exit = Some(Duration::from_secs(seconds));

@@ -78,6 +78,16 @@ impl Side {
         server
     }
 
+    /// Like [`serve`](Self::serve); connections that do not come from `client`'s address, because they took another stack,
+    /// are complained of and closed.
+    pub fn serve_for(&self, client: &Side, ip: Ip, addr: SocketAddr, more: &str) -> Proc {
+        // Without an engine a rig may have both addresses on one host: then there is nothing to tell apart.
+        match self.control.is_some() || client.control.is_some() {
+            true => self.serve(addr, &format!("--peer {} {more}", client.ip(ip))),
+            false => self.serve(addr, more),
+        }
+    }
+
     /// Waits until somebody accepts connections at `addr`. Servers see a connection that says nothing.
     pub fn probe(&self, addr: SocketAddr) {
         self.peer("probe --seconds 20 --connect").arg(addr).run_ok(START * 2);

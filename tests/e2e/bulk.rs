@@ -24,7 +24,7 @@ fn transfer(test: &str, case: Case) {
     on(case.pairing, test, &case.spec, |_, server, client| {
         let poll = if case.poll { "--poll" } else { "" };
         let addr = server.addr(case.ip, port());
-        let mut serving = server.serve(addr, poll);
+        let mut serving = server.serve_for(client, case.ip, addr, poll);
         let (n, bytes) = (case.connections, case.bytes);
         // Generous: it only bounds a hang. 8 MB/s is what a link with faults may fall to.
         let limit = Duration::from_secs(120 + bytes / 8_000_000);

@@ -14,7 +14,7 @@ on_each_pairing!(reset_wakes_a_blocked_read, killed_server, killed_client);
 fn reset_wakes_a_blocked_read(pairing: Pairing, test: &str) {
     on(pairing, test, &RigSpec::default(), |_, server, client| {
         let addr = server.addr(Ip::V4, port());
-        let mut serving = server.serve(addr, "");
+        let mut serving = server.serve_for(client, Ip::V4, addr, "");
         let mut reader = client.peer("reset --connect").arg(addr).spawn();
         reader.until("reading", LIMIT);
         serving.until("reset on a word", LIMIT);
@@ -40,7 +40,7 @@ fn killed_server(pairing: Pairing, test: &str) {
 
 /// One round; the time from the kill to the end of the peer's read. Each round binds the same port again.
 fn kill_server(server: &Side, client: &Side, addr: SocketAddr) -> Duration {
-    let serving = server.serve(addr, "");
+    let serving = server.serve_for(client, Ip::V4, addr, "");
     let mut reader = client.peer("hold --connect").arg(addr).spawn();
     reader.until("reading", LIMIT);
     reader.until_asleep(LIMIT);
@@ -57,7 +57,7 @@ fn kill_server(server: &Side, client: &Side, addr: SocketAddr) -> Duration {
 fn killed_client(pairing: Pairing, test: &str) {
     on(pairing, test, &RigSpec::default(), |_, server, client| {
         let addr = server.addr(Ip::V4, port());
-        let mut serving = server.serve(addr, "");
+        let mut serving = server.serve_for(client, Ip::V4, addr, "");
         for _ in 0..3 {
             let stream = client.peer("stream --connections 8 --down 100000000000 --up 100000000000 --connect");
             let busy = stream.arg(addr).spawn();
@@ -83,7 +83,7 @@ fn killed_daemon() {
             return;
         }
         let (addr, mine) = (server.addr(Ip::V4, port()), client.addr(Ip::V4, port()));
-        let _serving = server.serve(addr, "");
+        let _serving = server.serve_for(client, Ip::V4, addr, "");
         let mut blocked = client.peer("block --connect").arg(addr).arg("--listen").arg(mine).spawn();
         blocked.until("blocked", LIMIT);
         blocked.until_asleep(LIMIT);
@@ -105,7 +105,7 @@ fn killed_daemon_of_the_peer() {
             return;
         }
         let addr = server.addr(Ip::V4, port());
-        let _serving = server.serve(addr, "");
+        let _serving = server.serve_for(client, Ip::V4, addr, "");
         let mut reader = client.peer("hold --connect").arg(addr).spawn();
         reader.until("reading", LIMIT);
         rig.daemons[1].proc.signal(Signal::KILL);
@@ -136,7 +136,7 @@ fn stopped_daemon_tells_the_peers() {
             return;
         }
         let addr = server.addr(Ip::V4, port());
-        let _serving = server.serve(addr, "");
+        let _serving = server.serve_for(client, Ip::V4, addr, "");
         let mut reader = client.peer("hold --connect").arg(addr).spawn();
         reader.until("reading", LIMIT);
         rig.daemons[0].proc.signal(Signal::TERM);

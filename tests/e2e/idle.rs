@@ -12,7 +12,7 @@ const ALLOWED: u64 = 10;
 fn idle(pairing: Pairing, test: &str, connections: u32) {
     on(pairing, test, &RigSpec::default(), |rig, server, client| {
         let addr = server.addr(Ip::V4, port());
-        let serving = server.serve(addr, "");
+        let serving = server.serve_for(client, Ip::V4, addr, "");
         let idler = client.peer(&format!("idle --connections {connections} --connect"));
         let mut idler = idler.arg(addr).stdin().spawn();
         idler.until("ready", LIMIT);

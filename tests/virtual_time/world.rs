@@ -13,6 +13,7 @@ use toe_core::pathq::{Polled, channel};
 use toe_core::shm::{
     ACCEPT_RING, CHUNK_SIZE, Region, ReqOp, SLOW_WORKER, STREAM_CHUNKS, SockSlot, SockState, app_flags, daemon_flags,
 };
+use toe_core::stream;
 use toe_core::tcp::TcpConfig;
 use toe_core::{CoreId, Instant, NicId, ProcId, RegionId, SockId};
 
@@ -235,9 +236,7 @@ impl App {
             if pos % CHUNK_SIZE as u64 == 0 {
                 entry.store(self.region.layout().tx_pool.pop().unwrap(), SeqCst);
             }
-            let chunk = self.region.tx_chunk(entry.load(SeqCst)).unwrap();
-            // SAFETY: inside the chunk, and the position is not yet published to the engine.
-            unsafe { chunk.add((pos % CHUNK_SIZE as u64) as usize).write(byte) };
+            assert!(stream::tx_write(&self.region, entry.load(SeqCst), (pos % CHUNK_SIZE as u64) as usize, &[byte]));
         }
         slot.tx_tail.store(tail + len as u64, SeqCst);
         if len > 0 {
@@ -258,8 +257,9 @@ impl App {
         let table = self.region.rx_table(sock).unwrap();
         let bytes = (head..tail).map(|pos| {
             let entry = table[(pos / CHUNK_SIZE as u64) as usize % STREAM_CHUNKS].load(SeqCst);
-            // SAFETY: inside a chunk that the engine has filled and published by rx_tail.
-            unsafe { self.region.rx_chunk(entry).unwrap().add((pos % CHUNK_SIZE as u64) as usize).read() }
+            let mut byte = [0];
+            assert!(stream::rx_read(&self.region, entry, (pos % CHUNK_SIZE as u64) as usize, &mut byte));
+            byte[0]
         });
         let bytes = bytes.collect();
         slot.rx_head.store(tail, SeqCst);

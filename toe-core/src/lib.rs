@@ -1,7 +1,10 @@
 //! What every part of the offload engine shares. Every other crate imports this one and no sibling.
 //!
-//! `unsafe` stands only in `shm/region.rs` (mmap), `stream.rs` (chunk copies), `wire/checksum.rs` (SIMD),
-//! `control/` (descriptor passing) and `app/` files that say so.
+//! `unsafe` stands only in `shm/region.rs` (mmap), `stream.rs` (chunk copies), and in `app/` in `iov.rs`, `send.rs`, `recv.rs`
+//! (copies between caller memory and chunks), `client.rs` (raw descriptors), `wait.rs` (clock), `options.rs` (option values
+//! as bytes), and for tests in `app/testing/flows.rs` and `app/tests.rs`.
+
+#![deny(unsafe_code)]
 
 pub mod app;
 pub mod control;

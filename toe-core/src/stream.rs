@@ -3,6 +3,8 @@
 //! TX chunks can be changed by the app at any moment; the bytes are only copied onward and checksummed, never decided
 //! by. An app that changes bytes under way corrupts its own stream and nothing else.
 
+#![allow(unsafe_code)]
+
 use crate::ids::SockId;
 use crate::nic::MAX_TX_PIECES;
 use crate::shm::{CHUNK_SIZE, Region, STREAM_CHUNKS};

@@ -1,7 +1,7 @@
 //! The command line, by hand: this program has no dependencies.
 
 use crate::data::Kind;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -9,6 +9,7 @@ use std::time::Duration;
 pub struct Args {
     pub listen: Option<SocketAddr>,
     pub connect: Option<SocketAddr>,
+    pub peer: Option<IpAddr>,
     pub connections: u32,
     pub up: Option<u64>,
     pub down: u64,
@@ -28,6 +29,7 @@ impl Args {
         let mut a = Args {
             listen: None,
             connect: None,
+            peer: None,
             connections: 1,
             up: None,
             down: 0,
@@ -46,6 +48,7 @@ impl Args {
                 "--cubic" => a.cubic = true,
                 "--listen" => a.listen = Some(value(&name, &mut words)?),
                 "--connect" => a.connect = Some(value(&name, &mut words)?),
+                "--peer" => a.peer = Some(value(&name, &mut words)?),
                 "--connections" => a.connections = value(&name, &mut words)?,
                 "--up" => a.up = Some(value(&name, &mut words)?),
                 "--down" => a.down = value(&name, &mut words)?,

@@ -23,7 +23,7 @@ mod sys;
 use std::process::ExitCode;
 
 const USAGE: &str = "\
-toe-peer serve   --listen ADDR:PORT [--poll] [--cubic]
+toe-peer serve   --listen ADDR:PORT [--poll] [--cubic] [--peer ADDR]     complains of connections from elsewhere
 toe-peer stream  --connect ADDR:PORT [--connections N] [--up BYTES] [--down BYTES] [--seconds S] [--seed N] [--buf BYTES]
                  [--data prng|pattern] [--poll] [--cubic]
 toe-peer ping    --connect ADDR:PORT [--connections N] [--msg BYTES] [--count N | --seconds S] [--cubic]

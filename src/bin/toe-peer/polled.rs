@@ -5,9 +5,10 @@ use crate::client::{Moved, judge, stream_hello, stream_report};
 use crate::data::{Data, Hash};
 use crate::proto::{HELLO, Hello, Job, UNTIL_EOF, VERDICT, Verdict};
 use crate::report::errno;
+use crate::server::is_expected;
 use crate::sys::{self, POLLIN, POLLOUT, PollFd};
 use std::io::{self, Read, Write};
-use std::net::{Shutdown, TcpListener, TcpStream};
+use std::net::{IpAddr, Shutdown, TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
 use std::time::Instant;
 
@@ -231,7 +232,7 @@ impl Greeting {
 }
 
 /// `toe-peer serve --poll`: streams only.
-pub fn run_server(listener: TcpListener) -> Result<String, String> {
+pub fn run_server(listener: TcpListener, peer: Option<IpAddr>) -> Result<String, String> {
     let told = |e: io::Error| errno(&e);
     listener.set_nonblocking(true).map_err(told)?;
     let (mut greetings, mut conns): (Vec<Greeting>, Vec<Conn>) = (vec![], vec![]);
@@ -261,13 +262,14 @@ pub fn run_server(listener: TcpListener) -> Result<String, String> {
                 _ => drop(greetings.swap_remove(i)),
             }
         }
-        accept_all(&listener, &mut greetings).map_err(told)?;
+        accept_all(&listener, peer, &mut greetings).map_err(told)?;
     }
 }
 
-fn accept_all(listener: &TcpListener, greetings: &mut Vec<Greeting>) -> io::Result<()> {
+fn accept_all(listener: &TcpListener, peer: Option<IpAddr>, greetings: &mut Vec<Greeting>) -> io::Result<()> {
     loop {
         match listener.accept() {
+            Ok((_, from)) if !is_expected(from, peer) => {}
             Ok((stream, _)) => {
                 stream.set_nonblocking(true)?;
                 greetings.push(Greeting { stream, raw: vec![] });

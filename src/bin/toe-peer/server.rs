@@ -5,7 +5,7 @@ use crate::data::{Data, Hash};
 use crate::proto::{HELLO, Hello, Job, UNTIL_EOF, Verdict};
 use crate::{polled, report, sys};
 use std::io::{self, Read, Write};
-use std::net::{Shutdown, TcpStream};
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpStream};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 
@@ -25,7 +25,7 @@ pub fn run(args: &Args) -> Result<String, String> {
     let listener = sys::listener(addr, args.cubic).map_err(|e| format!("listen on {addr}: {e}"))?;
     println!("listening {}", listener.local_addr().map_err(|e| e.to_string())?);
     if args.poll {
-        return polled::run_server(listener);
+        return polled::run_server(listener, args.peer);
     }
     let words = Arc::new(Words::default());
     let reader = words.clone();
@@ -36,8 +36,9 @@ pub fn run(args: &Args) -> Result<String, String> {
         }
     });
     loop {
-        let (stream, _) = match listener.accept() {
-            Ok(s) => s,
+        let stream = match listener.accept() {
+            Ok((stream, from)) if is_expected(from, args.peer) => stream,
+            Ok(_) => continue,
             Err(e) => return Ok(report::Line::new("serve").text("accept", &report::errno(&e)).end()),
         };
         let words = words.clone();
@@ -49,6 +50,15 @@ pub fn run(args: &Args) -> Result<String, String> {
         });
         spawned.map_err(|e| e.to_string())?;
     }
+}
+
+/// A connection from another address took another way than the test meant it to.
+pub fn is_expected(from: SocketAddr, peer: Option<IpAddr>) -> bool {
+    let expected = peer.is_none_or(|p| p == from.ip());
+    if !expected {
+        eprintln!("toe-peer serve: a connection from {from}");
+    }
+    expected
 }
 
 fn serve(mut stream: TcpStream, buf: usize, words: &Words) -> io::Result<()> {

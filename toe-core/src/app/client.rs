@@ -1,5 +1,7 @@
 //! Registering with a daemon, and what a registration gives: [`Link`].
 
+#![allow(unsafe_code)]
+
 use super::wait::SpinPolicy;
 use crate::control::{self, Fds, Reply, Request};
 use crate::ids::{EvSetId, ProcId, SockId};

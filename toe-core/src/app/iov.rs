@@ -1,5 +1,7 @@
 //! Caller memory: where sent bytes come from and received bytes go to.
 
+#![allow(unsafe_code)]
+
 use rustix::io::Errno;
 
 /// Where the bytes of a send come from.

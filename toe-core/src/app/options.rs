@@ -1,6 +1,8 @@
 //! Socket options that live in the slot, under their Linux names. Whatever else SOL_SOCKET knows is kept by the placeholder
 //! descriptor, which answers for it with the kernel's own checks.
 
+#![allow(unsafe_code)]
+
 use super::socket::Sock;
 use crate::shm::{STREAM_CHUNKS, SockState, app_flags};
 use core::sync::atomic::AtomicU32;

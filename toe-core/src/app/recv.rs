@@ -1,5 +1,7 @@
 //! ⑥ from the RX stream to the caller.
 
+#![allow(unsafe_code)]
+
 use super::iov::IovCursor;
 use super::lock::lock;
 use super::socket::Sock;

@@ -4,6 +4,8 @@
 //! tail is published chunk by chunk and the owner kicked early, so that the head of a large write travels while its rest
 //! is being copied.
 
+#![allow(unsafe_code)]
+
 use super::iov::Source;
 use super::lock::lock;
 use super::socket::Sock;
@@ -107,7 +109,12 @@ impl Sock<'_> {
 
     /// Room in the TX stream, bytes.
     pub fn room(&self) -> u64 {
-        let used = self.slot.tx_tail.load(Relaxed).saturating_sub(self.slot.tx_head.load(Acquire));
+        self.room_at(self.slot.tx_tail.load(Relaxed))
+    }
+
+    /// Room behind `tail`, which may be ahead of the published one.
+    fn room_at(&self, tail: u64) -> u64 {
+        let used = tail.saturating_sub(self.slot.tx_head.load(Acquire));
         self.tx_limit().saturating_sub(used)
     }
 
@@ -185,7 +192,7 @@ impl Sock<'_> {
         let mut tail = self.slot.tx_tail.load(Relaxed);
         let mut kick_at = tail;
         while src.left() > 0 {
-            let room = self.room().min(usize::MAX as u64) as usize;
+            let room = self.room_at(tail).min(usize::MAX as u64) as usize;
             if room == 0 {
                 self.slot.tx_tail.store(tail, Release);
                 return Ok(Pushed::Full);

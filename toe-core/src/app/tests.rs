@@ -1,5 +1,7 @@
 //! The app side against the test daemon: both ends of every connection are sockets of one link, and so of one thread.
 
+#![allow(unsafe_code)]
+
 use super::ready::bits::*;
 use super::send::SendHow;
 use super::socket::Shut;

@@ -5,6 +5,8 @@
 //! which the kernel restarts, as the handler's SA_RESTART says. With a time-out it is plain FUTEX_WAIT in slices,
 //! which a handled signal always ends with EINTR: just what Linux's `sock_intr_errno` does for SO_RCVTIMEO.
 
+#![allow(unsafe_code)]
+
 use super::Link;
 use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};

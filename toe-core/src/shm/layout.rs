@@ -20,7 +20,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64};
 
 /// First word of every region ("TOE1").
 pub const MAGIC: u32 = u32::from_le_bytes(*b"TOE1");
-/// Bumped with every change of this file; daemon and shim must agree exactly.
+/// Bumped with every change of this file; daemon and shim must agree.
 pub const VERSION: u32 = 1;
 
 /// Bytes of one chunk.
@@ -164,11 +164,12 @@ pub struct ShmAddr {
     pub ip: [AtomicU32; 4],
     /// IPv6 scope id.
     pub scope: AtomicU32,
-    /// Unused.
-    pub pad: AtomicU32,
+    _pad: AtomicU32,
 }
 
-/// Figures for TCP_INFO and `toe status`, written by the flow's fast path. Times in microseconds, sizes in bytes.
+/// Figures for TCP_INFO and `toe status`, written by the flow's fast path. Times in microseconds, sizes in bytes;
+/// `tcp_state` is Linux's TCP_* number, `options` its TCPI_OPT_* bits (1 timestamps, 2 sack, 4 wscale), `wscale` has
+/// the send scale in its low 4 bits and the receive scale in the next 4.
 #[repr(C, align(64))]
 #[allow(missing_docs)]
 pub struct SockInfo {
@@ -183,11 +184,8 @@ pub struct SockInfo {
     pub rcv_wnd: AtomicU32,
     pub total_retrans: AtomicU32,
     pub retransmits: AtomicU32,
-    /// Linux's TCPI_OPT_* bits (1 timestamps, 2 sack, 4 wscale).
     pub options: AtomicU32,
-    /// Low 4 bits send scale, next 4 receive scale (as tcp_info packs them).
     pub wscale: AtomicU32,
-    /// Linux's TCP_* state number.
     pub tcp_state: AtomicU32,
     pub segs_out: AtomicU32,
     pub segs_in: AtomicU32,
@@ -215,16 +213,14 @@ pub struct SockSlot {
     pub parent: AtomicU32,
     /// ICMP or other soft error seen (errno), reported on give-up.
     pub soft_error: AtomicU32,
-    /// Unused.
-    pub pad0: [AtomicU32; 7],
+    _pad0: [AtomicU32; 7],
 
     // -- line 1: written by the daemon, per segment received
     /// In-order bytes received.
     pub rx_tail: AtomicU64,
     /// Urgent pointer as a stream position plus 1; 0: none. (Later issues.)
     pub rx_urgent: AtomicU64,
-    /// Unused.
-    pub pad1: [AtomicU64; 6],
+    _pad1: [AtomicU64; 6],
 
     // -- line 2: written by the daemon, per ACK received
     /// Bytes acknowledged by the peer; chunks below are free.
@@ -235,8 +231,7 @@ pub struct SockSlot {
     pub tx_limit: AtomicU32,
     /// Receive buffer in force, bytes.
     pub rx_limit: AtomicU32,
-    /// Unused.
-    pub pad2: [AtomicU64; 5],
+    _pad2: [AtomicU64; 5],
 
     // -- line 3: written by app readers
     /// Bytes read by the app.
@@ -245,8 +240,7 @@ pub struct SockSlot {
     pub rx_wait: AtomicU32,
     /// Lock among readers: owner's tid.
     pub rx_lock: AtomicU32,
-    /// Unused.
-    pub pad3: [AtomicU64; 6],
+    _pad3: [AtomicU64; 6],
 
     // -- line 4: written by app writers
     /// Bytes written by the app.
@@ -261,8 +255,7 @@ pub struct SockSlot {
     pub rcv_timeo_ms: AtomicU32,
     /// SO_SNDTIMEO, milliseconds; 0: none. App only.
     pub snd_timeo_ms: AtomicU32,
-    /// Unused.
-    pub pad4: [AtomicU32; 9],
+    _pad4: [AtomicU32; 9],
 
     // -- line 5: who holds and who watches
     /// One bit for each process that has the socket open; none left: closed.
@@ -270,7 +263,7 @@ pub struct SockSlot {
     /// One bit for each event set that watches the socket.
     pub sets: [AtomicU64; MAX_EVSETS / 64],
 
-    // -- line 6, 7: requests and options, written by the app
+    // -- line 6, 7: requests (numbered) and options, written by the app
     /// Number of the last request.
     pub req_seq: AtomicU32,
     /// A [`ReqOp`].
@@ -311,8 +304,7 @@ pub struct SockSlot {
     pub opt_rcvlowat: AtomicU32,
     /// TCP_NOTSENT_LOWAT, 0: none.
     pub opt_notsent_lowat: AtomicU32,
-    /// Unused.
-    pub pad5: [AtomicU32; 4],
+    _pad5: [AtomicU32; 4],
 
     // -- line 8: addresses, written by the daemon
     /// getsockname.
@@ -325,14 +317,12 @@ pub struct SockSlot {
     pub info: SockInfo,
 }
 
-/// A set of small numbers that many may set and one drains: three levels of bits, never full, safe against a setter
-/// that dies half-way. See `readyset.rs`.
+/// A set of small numbers that many set and one drains: three levels of bits, never full. See `readyset.rs`.
 #[repr(C, align(64))]
 pub struct ReadySet {
     /// One bit for each non-zero word of `mid`.
     pub top: AtomicU64,
-    /// Unused.
-    pub pad: [AtomicU64; 7],
+    _pad: [AtomicU64; 7],
     /// One bit for each non-zero word of `leaf`.
     pub mid: [AtomicU64; MAX_SOCKS / 64 / 64],
     /// One bit for each member.
@@ -344,8 +334,7 @@ pub struct ReadySet {
 pub struct EvSet {
     /// 1: the waiter sleeps; whoever swaps it to 0 writes the set's eventfd.
     pub armed: AtomicU32,
-    /// Unused.
-    pub pad: [AtomicU32; 15],
+    _pad: [AtomicU32; 15],
     /// Sockets with news since the waiter last looked.
     pub ready: ReadySet,
 }
@@ -355,12 +344,10 @@ pub struct EvSet {
 pub struct AcceptRing {
     /// Next to take.
     pub head: AtomicU32,
-    /// Unused.
-    pub pad0: [AtomicU32; 15],
+    _pad0: [AtomicU32; 15],
     /// Next to fill.
     pub tail: AtomicU32,
-    /// Unused.
-    pub pad1: [AtomicU32; 15],
+    _pad1: [AtomicU32; 15],
     /// Socket ids.
     pub entry: [AtomicU32; ACCEPT_RING],
 }
@@ -374,8 +361,7 @@ pub struct IndexPool<const N: usize> {
     pub fresh: AtomicU32,
     /// Entries now taken (for status; approximate under races).
     pub used: AtomicU32,
-    /// Unused.
-    pub pad: [AtomicU64; 6],
+    _pad: [AtomicU64; 6],
     /// Index + 1 of the next free entry.
     pub next: [AtomicU32; N],
 }
@@ -399,8 +385,7 @@ pub struct ShmRule {
     pub port_hi: AtomicU32,
     /// Position of the rule in the configuration (for `toe rules check`), or u32::MAX for an implied one.
     pub origin: AtomicU32,
-    /// Unused.
-    pub pad: AtomicU32,
+    _pad: AtomicU32,
 }
 
 /// Start of a region.
@@ -418,19 +403,17 @@ pub struct RegionHeader {
     pub workers: AtomicU32,
     /// Rules in use.
     pub rules_len: AtomicU32,
-    /// Unused.
-    pub pad: AtomicU32,
+    _pad: AtomicU32,
     /// Default TX limit for new sockets, bytes.
     pub default_sndbuf: AtomicU32,
     /// Default RX limit for new sockets, bytes.
     pub default_rcvbuf: AtomicU32,
-    /// Unused.
-    pub pad2: [AtomicU32; 6],
+    _pad2: [AtomicU32; 6],
     /// The rules, first match wins.
     pub rules: [ShmRule; MAX_RULES],
 }
 
-/// One whole region. Never constructed: a view of the mapping.
+/// One whole region: a view of the mapping.
 #[repr(C, align(4096))]
 pub struct RegionLayout {
     /// Constants, rules.
@@ -473,8 +456,7 @@ pub struct WorkerPage {
     pub asleep: AtomicU32,
     /// CPU it runs on, or u32::MAX.
     pub cpu: AtomicU32,
-    /// Unused.
-    pub pad: [AtomicU32; 14],
+    _pad: [AtomicU32; 14],
 }
 
 /// A page that every app maps read-only: whether the daemon lives and which of its workers sleep.
@@ -487,8 +469,7 @@ pub struct DaemonPage {
     /// Robust futex: the daemon's tid | FUTEX_WAITERS while it lives; the kernel sets FUTEX_OWNER_DIED when it dies, and
     /// every sleeper also waits on this word.
     pub alive: AtomicU32,
-    /// Unused.
-    pub pad: [AtomicU32; 13],
+    _pad: [AtomicU32; 13],
     /// Workers.
     pub worker: [WorkerPage; MAX_WORKERS],
 }

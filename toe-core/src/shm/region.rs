@@ -1,5 +1,7 @@
 //! Mapping a region or the daemon page. `unsafe`: mmap and raw chunk pointers.
 
+#![allow(unsafe_code)]
+
 use super::layout::*;
 use crate::ids::{EvSetId, RegionId, SockId};
 use core::sync::atomic::Ordering::{Relaxed, Release, SeqCst};

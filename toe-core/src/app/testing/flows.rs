@@ -1,5 +1,7 @@
 //! The connections of the test daemon: requests, copying, closing.
 
+#![allow(unsafe_code)]
+
 use super::{Futexes, Key, State};
 use crate::ids::SockId;
 use crate::notify;
