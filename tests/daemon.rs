@@ -164,6 +164,40 @@ fn run_starts_a_daemon() {
     wait_for("the daemon's end", LIMIT, || (!socket.exists()).then_some(()));
 }
 
+/// Slow path on a thread of its own or on core 0's, one core or two: programs of one daemon reach each other over its local
+/// link in each of them.
+#[test]
+fn every_layout_of_threads_carries_data() {
+    for (slow_path, cores) in [("own", "[0]"), ("shared", "[0]"), ("own", "[0, 1]"), ("shared", "[0, 1]")] {
+        let dir = TempDir::new();
+        let (file, socket) = (dir.path().join("t.toml"), dir.path().join("toed.sock"));
+        let daemon = format!("[daemon]\nsocket = '{}'\nslow_path = '{slow_path}'\n", socket.display());
+        let nic = "[[nic]]\nname = 'l'\nkind = 'local'\naddr = ['127.77.0.1/24', 'fd77::1/64']\n";
+        fs::write(&file, format!("{daemon}cores = {cores}\npin = false\n{nic}")).expect("write");
+        let mut toed = Cmd::new(&[], TOED, dir.path()).args("--print-ready --config").arg(file.display()).spawn();
+        toed.until("ready ", LIMIT);
+        for addr in ["127.77.0.1:5000", "[fd77::1]:5000"] {
+            let run = |args: &str| {
+                let cmd = toe(dir.path(), "run --no-spawn --toed").arg(socket.display());
+                cmd.arg("--").arg(env!("CARGO_BIN_EXE_toe-peer")).args(args).arg(addr)
+            };
+            let mut server = run("serve --listen").stdin().spawn();
+            server.until("listening", LIMIT);
+            let got = run("stream --connections 8 --up 4000000 --down 4000000 --connect").run(LIMIT);
+            assert!(got.status.success(), "{slow_path} {cores} {addr}: {got:?} {}", toed.describe());
+            assert_eq!(got.json()["verified"], true, "{got:?}");
+        }
+        let status = toe(dir.path(), "status --json --toed").arg(socket.display()).run_ok(LIMIT).json();
+        let local = status["nics"].as_array().expect("links").iter().position(|n| n["name"] == "l");
+        let carried =
+            |core: &serde_json::Value| core["nics"][local.expect("link")][1]["rx_bytes"].as_u64().unwrap_or(0);
+        let bytes: u64 = status["cores"].as_array().expect("cores").iter().map(carried).sum();
+        assert!(bytes > 16_000_000, "the engine carried only {bytes} bytes: {status}");
+        toed.signal(Signal::TERM);
+        toed.wait_ok(LIMIT);
+    }
+}
+
 struct KillOnDrop(i32);
 
 impl Drop for KillOnDrop {

@@ -149,6 +149,11 @@ impl SlowPath {
         self.every_core(|| Down::Report);
     }
 
+    /// Each core's counters, as of its last report.
+    pub fn reports(&self) -> &[CoreStats] {
+        &self.reports
+    }
+
     fn take(&mut self, message: Up, now: Instant) {
         match message {
             Up::Punt { core, nic, frame, meta } => self.punt(core, nic, frame, meta, now),

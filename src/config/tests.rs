@@ -180,3 +180,9 @@ fn a_missing_file_is_named() {
     let e = Config::read(Path::new("/nonexistent/toed.toml"), &machine(1)).unwrap_err();
     assert!(e.to_string().starts_with("/nonexistent/toed.toml: "));
 }
+
+#[test]
+fn the_example_is_right() {
+    let c = parse(include_str!("../../docs/toed.toml")).unwrap();
+    assert_eq!((c.nics.len(), c.routes.len(), c.rules.len()), (3, 1, 1));
+}

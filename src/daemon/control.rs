@@ -24,6 +24,8 @@ pub const LISTENER: Token = Token(0);
 const FIRST_CONN: usize = 16;
 /// Connections at a time.
 const MAX_CONNS: usize = 16_384;
+/// Connections of one user, so that none keeps the others out.
+const MAX_CONNS_PER_USER: usize = MAX_CONNS / 2;
 /// Connections accepted and requests read in one go.
 const BATCH: usize = 64;
 /// Bytes of one packet of a status.
@@ -144,7 +146,8 @@ impl Control {
 
     fn welcome(&mut self, fd: OwnedFd) {
         let Ok(peer) = sys::peer(fd.as_fd()) else { return };
-        if self.conns.len() >= MAX_CONNS {
+        let of_user = self.conns.values().filter(|c| c.peer.uid == peer.uid).count();
+        if self.conns.len() >= MAX_CONNS || of_user >= MAX_CONNS_PER_USER {
             self.stats.refused += 1;
             return;
         }

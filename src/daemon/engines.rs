@@ -9,11 +9,12 @@ use std::sync::{Arc, mpsc};
 use std::time::Duration;
 use toe_core::Instant;
 use toe_core::ids::{ProcId, RegionId};
+use toe_core::msg::CoreStats;
 use toe_core::pathq::{Polled, Receiver};
 use toe_core::shm::Region;
 
-/// A status waits so long for the cores' own counters.
-const REPORT_WAIT: Duration = Duration::from_millis(2);
+/// A status waits at most so long for the cores' own counters.
+const REPORT_WAIT: Duration = Duration::from_millis(200);
 /// Commands of one round.
 const COMMANDS: usize = 64;
 
@@ -66,14 +67,23 @@ impl Engine for FastEngine {
     }
 }
 
+/// A status request that waits for the cores' reports.
+struct Wanted {
+    /// Connection.
+    id: u64,
+    /// Answered by then, whatever is missing.
+    deadline: Instant,
+    /// Poll rounds that each core's last report had counted. A newer report has counted more.
+    polls: Vec<u64>,
+}
+
 /// Slow path, with the commands that come from the control socket.
 pub struct SlowEngine {
     slow: SlowPath,
     commands: Receiver<Command>,
     events: mpsc::Sender<Event>,
     events_wake: Arc<Waker>,
-    /// Status requests, and when they are due.
-    wanted: Vec<(Instant, u64)>,
+    wanted: Vec<Wanted>,
     /// Shutting down and not yet drained.
     draining: bool,
 }
@@ -96,7 +106,8 @@ impl SlowEngine {
             Command::ProcDied(region, proc) => self.slow.proc_died(now, region, proc),
             Command::Status(id) => {
                 self.slow.request_reports();
-                self.wanted.push((now + REPORT_WAIT, id));
+                let polls = self.slow.reports().iter().map(|r| r.polls).collect();
+                self.wanted.push(Wanted { id, deadline: now + REPORT_WAIT, polls });
             }
             Command::Shutdown => {
                 self.slow.begin_shutdown(now);
@@ -107,15 +118,20 @@ impl SlowEngine {
     }
 
     fn answer(&mut self, now: Instant) {
-        while let Some(at) = self.wanted.iter().position(|(due, _)| *due <= now) {
-            let (_, id) = self.wanted.swap_remove(at);
+        while let Some(at) = self.wanted.iter().position(|w| self.is_due(w, now)) {
+            let wanted = self.wanted.swap_remove(at);
             let status = serde_json::to_value(self.slow.status()).unwrap_or_default();
-            self.tell(Event::Status(id, status));
+            self.tell(Event::Status(wanted.id, status));
         }
         if self.draining && self.slow.is_drained() {
             self.draining = false;
             self.tell(Event::Drained);
         }
+    }
+
+    fn is_due(&self, wanted: &Wanted, now: Instant) -> bool {
+        let newer = |(report, polls): (&CoreStats, &u64)| report.polls > *polls;
+        wanted.deadline <= now || self.slow.reports().iter().zip(&wanted.polls).all(newer)
     }
 
     fn tell(&self, event: Event) {
@@ -136,7 +152,7 @@ impl Engine for SlowEngine {
         }
         let polled = self.slow.poll(now);
         self.answer(now);
-        let due = self.wanted.iter().map(|(due, _)| *due).min();
+        let due = self.wanted.iter().map(|w| w.deadline).min();
         Polled { busy: polled.busy || commands > 0, next: polled.next.into_iter().chain(due).min() }
     }
 

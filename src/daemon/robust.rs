@@ -104,6 +104,7 @@ impl Drop for Alive {
 mod tests {
     use super::*;
     use rustix::thread::futex::{Flags, wait};
+    use std::io::{Read, Write};
     use std::sync::atomic::AtomicU32;
 
     /// Sleeps on `word` as long as it reads `value`, then says what it reads.
@@ -132,21 +133,24 @@ mod tests {
     #[test]
     fn a_killed_process_wakes_a_sleeper() {
         let page = Arc::new(DaemonPageMap::create().unwrap());
+        let (mut told, mut tell) = std::io::pipe().unwrap();
         // SAFETY: the child makes only system calls and plain memory accesses before it is killed, except for one small
         // allocation in `declare`; the C library keeps its allocator usable across fork.
         let child = unsafe { libc::fork() };
         if child == 0 {
-            let _alive = Alive::declare(page.clone());
-            loop {
-                // SAFETY: sleeps until a signal comes.
-                unsafe { libc::pause() };
+            if let Ok(_alive) = Alive::declare(page.clone()) {
+                let _ = tell.write_all(&[1]);
+                loop {
+                    // SAFETY: sleeps until a signal comes.
+                    unsafe { libc::pause() };
+                }
             }
+            // SAFETY: ends the child without running anything of the test's.
+            unsafe { libc::_exit(1) };
         }
         assert!(child > 0);
-        // `declare` wakes nobody: nobody sleeps on a daemon that is not yet there.
-        while page.get().alive.load(SeqCst) == 0 {
-            std::thread::yield_now();
-        }
+        drop(tell);
+        told.read_exact(&mut [0]).expect("the child declares itself alive");
         let word = page.get().alive.load(SeqCst);
         assert_eq!(word, child as u32 | FUTEX_WAITERS);
         let end = std::thread::scope(|s| {
