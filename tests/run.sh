@@ -2,7 +2,7 @@
 # Installs the programs that the tests drive (as root, with apt), builds, and runs every test. Without root it runs all that
 # needs none; each test that cannot run says `SKIP name: reason`. The last lines are the test runner's own summary.
 #
-#   TOE_TEST_BYTES        bytes each way of the large transfers (1 GiB; CI: 64 MiB)
+#   TOE_TEST_BYTES        bytes each way of the large transfers (1 GiB)
 #   TOE_TEST_FAULT_BYTES  bytes each way over links with faults (a sixteenth of the above)
 #   TOE_TEST_STACK=kernel the kernel's TCP on both sides: a check of the tests themselves
 set -euo pipefail
