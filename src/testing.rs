@@ -1,4 +1,4 @@
-//! What several unit tests need.
+//! What several tests need; the integration tests take this file in as well.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -7,10 +7,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 pub struct TempDir(PathBuf);
 
 impl TempDir {
-    /// An empty one.
+    /// An empty directory with a short path (Unix socket paths have 107 bytes).
     pub fn new() -> TempDir {
         static NEXT: AtomicU32 = AtomicU32::new(0);
-        let name = format!("toe-unit-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let name = format!("toe-test-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
         let path = std::env::temp_dir().join(name);
         std::fs::create_dir(&path).expect("temporary directory");
         TempDir(path)

@@ -6,7 +6,6 @@ use crate::half::{HalfOpen, Offer};
 use crate::ports::SockRef;
 use crate::reply::DEFAULT_TTL;
 use crate::table::{Phase, Sock};
-use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use toe_core::flow::FlowKey;
 use toe_core::notify;
@@ -28,27 +27,6 @@ const INHERITED: u32 = app_flags::NODELAY
     | app_flags::V6ONLY
     | app_flags::RENO
     | app_flags::LINGER_RST;
-
-/// Option words that an accepted socket has from its listener.
-fn options(s: &SockSlot) -> [&AtomicU32; 15] {
-    [
-        &s.opt_sndbuf,
-        &s.opt_rcvbuf,
-        &s.opt_keepidle,
-        &s.opt_keepintvl,
-        &s.opt_keepcnt,
-        &s.opt_user_timeout,
-        &s.opt_maxseg,
-        &s.opt_linger2,
-        &s.opt_syncnt,
-        &s.opt_ttl,
-        &s.opt_tos,
-        &s.opt_rcvlowat,
-        &s.opt_notsent_lowat,
-        &s.rcv_timeo_ms,
-        &s.snd_timeo_ms,
-    ]
-}
 
 impl SlowPath {
     /// Limits for a buffer: what the app set, else the default; never beyond the configured and the layout's largest.
@@ -116,9 +94,7 @@ impl SlowPath {
         r.socks.insert(id, Sock { in_ring: true, ..Sock::new(Phase::Idle) });
         let region_arc = r.region.clone();
         let (slot, from) = (region_arc.sock(id)?, region_arc.sock(listener)?);
-        for (to, from) in options(slot).iter().zip(options(from)) {
-            to.store(from.load(Relaxed), Relaxed);
-        }
+        slot.inherit_options(from);
         slot.app_flags.store(from.app_flags.load(Relaxed) & INHERITED, Relaxed);
         slot.parent.store(listener.0, Relaxed);
         self.set_limits(slot);

@@ -48,7 +48,6 @@ pub struct SlowPath {
     pub(crate) counters: Counters,
     pub(crate) reports: Vec<CoreStats>,
     pub(crate) shutting_down: bool,
-    freed: Vec<RegionId>,
     kicked: Vec<(RegionId, SockId)>,
 }
 
@@ -77,7 +76,6 @@ impl SlowPath {
             counters: Counters::default(),
             reports: vec![CoreStats::default(); cores],
             shutting_down: false,
-            freed: Vec::new(),
             kicked: Vec::new(),
             tcp: cfg.tcp,
             secret,
@@ -126,9 +124,6 @@ impl SlowPath {
         for down in &mut self.downs {
             down.send(Down::Attach(region.clone()));
         }
-        let h = &region.layout().header;
-        h.default_sndbuf.store(self.tcp.sndbuf, core::sync::atomic::Ordering::Relaxed);
-        h.default_rcvbuf.store(self.tcp.rcvbuf, core::sync::atomic::Ordering::Relaxed);
         self.regions.insert(id, RegionState::new(region, owner, self.secret));
     }
 
@@ -139,9 +134,9 @@ impl SlowPath {
         }
     }
 
-    /// Regions freed since the last call: nothing refers to them any more.
-    pub fn take_freed(&mut self) -> Vec<RegionId> {
-        core::mem::take(&mut self.freed)
+    /// Does anything still refer to this region?
+    pub fn knows(&self, region: RegionId) -> bool {
+        self.regions.contains_key(&region)
     }
 
     /// Asks every core for its counters; the answers come with a later [`poll`](Self::poll).
@@ -224,7 +219,6 @@ impl SlowPath {
         if self.regions.get(&id).is_some_and(|r| r.dying && r.uses == 0) {
             self.every_core(|| Down::Detach(id));
             self.regions.remove(&id);
-            self.freed.push(id);
         }
     }
 }

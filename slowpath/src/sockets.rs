@@ -235,49 +235,13 @@ fn return_tx_chunks(region: &Region, id: SockId, slot: &SockSlot) {
 /// A slot as in a fresh region, but for its generation.
 fn reset(s: &SockSlot) {
     s.state.store(SockState::Free as u32, SeqCst);
-    let words = [
-        &s.error,
-        &s.daemon_flags,
-        &s.parent,
-        &s.soft_error,
-        &s.tx_limit,
-        &s.rx_limit,
-        &s.rx_wait,
-        &s.rx_lock,
-        &s.tx_wait,
-        &s.tx_lock,
-        &s.app_flags,
-        &s.rcv_timeo_ms,
-        &s.snd_timeo_ms,
-        &s.req_op,
-        &s.req_arg,
-        &s.accept_ring,
-        &s.req_lock,
-        &s.opt_sndbuf,
-        &s.opt_rcvbuf,
-        &s.opt_keepidle,
-        &s.opt_keepintvl,
-        &s.opt_keepcnt,
-        &s.opt_user_timeout,
-        &s.opt_maxseg,
-        &s.opt_linger2,
-        &s.opt_syncnt,
-        &s.opt_ttl,
-        &s.opt_tos,
-        &s.opt_rcvlowat,
-        &s.opt_notsent_lowat,
-    ];
-    words.iter().for_each(|w| w.store(0, Relaxed));
-    for w in [&s.rx_tail, &s.rx_urgent, &s.tx_head, &s.tx_sent, &s.rx_head, &s.tx_tail, &s.cookie] {
+    s.clear();
+    for w in [&s.parent, &s.tx_limit, &s.rx_limit] {
         w.store(0, Relaxed);
     }
-    s.holders.iter().chain(&s.sets).for_each(|w| w.store(0, Relaxed));
     s.resp_seq.store(s.req_seq.load(Relaxed), Relaxed);
     s.resp_err.store(0, Relaxed);
-    s.local.store(None);
-    s.remote.store(None);
     reset_info(s);
-    s.owner.store(SLOW_WORKER, Relaxed);
     s.generation.fetch_add(1, Release);
 }
 

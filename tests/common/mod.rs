@@ -6,16 +6,19 @@
 mod netns;
 mod proc;
 mod rig;
+#[path = "../../src/testing.rs"]
+mod testing;
 mod wait;
 
 pub use netns::Netns;
 pub use proc::{Cmd, Proc};
 pub use rig::{Alone, Ip, Rig, RigSpec, Side, alone};
+pub use testing::TempDir;
 pub use wait::wait_for;
 
 use std::io::Write;
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU16, Ordering};
 
 /// Says on the real stderr (the test runner captures `eprintln!`) that a test did not run, and why. In CI a program that is
 /// missing is a failure: CI installs them all.
@@ -61,31 +64,6 @@ fn env_bytes(name: &str, default: u64) -> u64 {
 pub fn port() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     21_000 + (std::process::id() % 64) as u16 * 100 + NEXT.fetch_add(1, Ordering::Relaxed) % 6_000
-}
-
-/// A directory that goes away with the value.
-pub struct TempDir(PathBuf);
-
-impl TempDir {
-    /// An empty directory with a short path (Unix socket paths have 107 bytes).
-    pub fn new() -> TempDir {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let name = format!("toe-test-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-        let path = std::env::temp_dir().join(name);
-        std::fs::create_dir(&path).expect("temporary directory");
-        TempDir(path)
-    }
-
-    /// Where it is.
-    pub fn path(&self) -> &Path {
-        &self.0
-    }
-}
-
-impl Drop for TempDir {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
 }
 
 /// A file below `tests/programs`.

@@ -16,35 +16,12 @@ const MIN_BUF: u32 = 4608;
 const MAX_BUF: u32 = ((STREAM_CHUNKS - 1) * crate::shm::CHUNK_SIZE) as u32;
 
 impl Sock<'_> {
-    pub(super) fn each_option(&self) -> [&AtomicU32; 14] {
-        let s = self.slot;
-        [
-            &s.opt_sndbuf,
-            &s.opt_rcvbuf,
-            &s.opt_keepidle,
-            &s.opt_keepintvl,
-            &s.opt_keepcnt,
-            &s.opt_user_timeout,
-            &s.opt_maxseg,
-            &s.opt_linger2,
-            &s.opt_syncnt,
-            &s.opt_ttl,
-            &s.opt_tos,
-            &s.opt_rcvlowat,
-            &s.opt_notsent_lowat,
-            &s.soft_error,
-        ]
-    }
-
     /// Copies every option of `from`, for a slot that takes its place.
     pub fn inherit_options(&self, from: &Sock<'_>) {
-        for (to, from) in self.each_option().iter().zip(from.each_option()) {
-            to.store(from.load(Relaxed), Relaxed);
-        }
+        self.slot.inherit_options(from.slot);
+        self.slot.soft_error.store(from.slot.soft_error.load(Relaxed), Relaxed);
         let flags = from.slot.app_flags.load(Relaxed) & INHERITED;
         self.slot.app_flags.fetch_or(flags, SeqCst);
-        self.slot.rcv_timeo_ms.store(from.slot.rcv_timeo_ms.load(Relaxed), Relaxed);
-        self.slot.snd_timeo_ms.store(from.slot.snd_timeo_ms.load(Relaxed), Relaxed);
     }
 
     /// Sets an integer option. ENOPROTOOPT: none of ours.

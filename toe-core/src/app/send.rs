@@ -187,54 +187,54 @@ impl Sock<'_> {
         }
     }
 
+    /// Copies what fits, and publishes all that was copied however that ends.
     fn push(&self, src: &mut impl Source, done: &mut usize) -> Result<Pushed, Errno> {
-        let table = self.link.region.tx_table(self.id).ok_or(Errno::BADF)?;
         let mut tail = self.slot.tx_tail.load(Relaxed);
-        let mut kick_at = tail;
+        let result = self.copy(src, done, &mut tail);
+        self.slot.tx_tail.store(tail, Release);
+        result
+    }
+
+    fn copy(&self, src: &mut impl Source, done: &mut usize, tail: &mut u64) -> Result<Pushed, Errno> {
+        let table = self.link.region.tx_table(self.id).ok_or(Errno::BADF)?;
+        let pool = &self.link.region.layout().tx_pool;
+        let mut kick_at = *tail;
         while src.left() > 0 {
-            let room = self.room_at(tail).min(usize::MAX as u64) as usize;
+            let room = self.room_at(*tail).min(usize::MAX as u64) as usize;
             if room == 0 {
-                self.slot.tx_tail.store(tail, Release);
                 return Ok(Pushed::Full);
             }
-            let offset = (tail % CHUNK_SIZE as u64) as usize;
-            let entry = &table[(tail / CHUNK_SIZE as u64) as usize % STREAM_CHUNKS];
+            let offset = (*tail % CHUNK_SIZE as u64) as usize;
+            let entry = &table[(*tail / CHUNK_SIZE as u64) as usize % STREAM_CHUNKS];
             let fresh = offset == 0;
             let chunk = if fresh {
-                let Some(chunk) = self.link.region.layout().tx_pool.pop() else {
-                    self.slot.tx_tail.store(tail, Release);
-                    return Ok(Pushed::NoChunk);
-                };
+                let Some(chunk) = pool.pop() else { return Ok(Pushed::NoChunk) };
                 chunk
             } else {
                 entry.load(Relaxed)
             };
-            let len = room.min(CHUNK_SIZE - offset);
-            let got = self.fill(src, chunk, offset, len);
-            let n = match got {
+            let n = match self.fill(src, chunk, offset, room.min(CHUNK_SIZE - offset)) {
                 Ok(n) if n > 0 => n,
                 none => {
                     if fresh {
-                        self.link.region.layout().tx_pool.push(chunk);
+                        pool.push(chunk);
                     }
-                    self.slot.tx_tail.store(tail, Release);
                     return none.map(|_| Pushed::All);
                 }
             };
             entry.store(chunk, Relaxed);
-            tail += n as u64;
+            *tail += n as u64;
             *done += n;
-            // A small rest is not published apart: it would leave as a small segment of its own.
-            if src.left() == 0 || src.left() >= CHUNK_SIZE {
-                self.slot.tx_tail.store(tail, Release);
-                // The first bytes leave early, the rest in large steps; the caller kicks once more at the end.
-                if tail >= kick_at && src.left() > 0 {
+            // The first bytes of a large write leave early, the rest in large steps. A small rest is not published apart: it
+            // would leave as a small segment of its own. The callers publish and kick at the end.
+            if src.left() >= CHUNK_SIZE {
+                self.slot.tx_tail.store(*tail, Release);
+                if *tail >= kick_at {
                     self.link.kick(self.slot, self.id);
-                    kick_at = tail + KICK_BYTES;
+                    kick_at = *tail + KICK_BYTES;
                 }
             }
         }
-        self.slot.tx_tail.store(tail, Release);
         Ok(Pushed::All)
     }
 

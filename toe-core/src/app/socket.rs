@@ -5,10 +5,10 @@ use super::lock::lock;
 use super::wait::{Stop, now_ns};
 use crate::ids::{EvSetId, SockId};
 use crate::notify;
-use crate::shm::{ACCEPT_RING, AcceptRing, ReqOp, SLOW_WORKER, SockSlot, SockState, app_flags, daemon_flags};
+use crate::shm::{ACCEPT_RING, AcceptRing, ReqOp, SockSlot, SockState, app_flags, daemon_flags};
 use core::net::SocketAddr;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
-use core::sync::atomic::{AtomicU32, AtomicU64, fence};
+use core::sync::atomic::{AtomicU32, fence};
 use rustix::io::Errno;
 
 /// The slow path answers requests at once; one that takes longer than this is stopped or stuck.
@@ -57,32 +57,10 @@ impl<'a> Sock<'a> {
     /// A slot fresh from the pool: whatever is left in it is nobody's.
     fn reset(&self) {
         let (s, h) = (self.slot, &self.link.region.layout().header);
-        let words = [
-            &s.error,
-            &s.daemon_flags,
-            &s.rx_wait,
-            &s.rx_lock,
-            &s.tx_wait,
-            &s.tx_lock,
-            &s.app_flags,
-            &s.rcv_timeo_ms,
-            &s.snd_timeo_ms,
-            &s.req_op,
-            &s.req_arg,
-            &s.accept_ring,
-            &s.req_lock,
-        ];
-        words.iter().for_each(|w| w.store(0, Relaxed));
-        self.each_option().iter().for_each(|w| w.store(0, Relaxed));
-        let counters = [&s.rx_tail, &s.rx_urgent, &s.tx_head, &s.tx_sent, &s.rx_head, &s.tx_tail, &s.cookie];
-        counters.iter().for_each(|w| w.store(0, Relaxed));
-        s.holders.iter().chain(&s.sets).for_each(|w: &AtomicU64| w.store(0, Relaxed));
+        s.clear();
         s.req_seq.store(s.resp_seq.load(Acquire), Relaxed);
         s.tx_limit.store(h.default_sndbuf.load(Relaxed), Relaxed);
         s.rx_limit.store(h.default_rcvbuf.load(Relaxed), Relaxed);
-        s.local.store(None);
-        s.remote.store(None);
-        s.owner.store(SLOW_WORKER, Relaxed);
         // Before the state: a late kick for the slot's last user must not find it without a holder.
         self.hold();
         s.state.store(SockState::New as u32, Release);

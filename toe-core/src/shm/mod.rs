@@ -5,6 +5,7 @@ pub mod layout;
 mod pool;
 mod readyset;
 pub mod region;
+mod slot;
 
 pub use layout::*;
 pub use readyset::bits;

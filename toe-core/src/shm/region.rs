@@ -184,31 +184,6 @@ impl Region {
         Some(unsafe { self.map.base.add(arena + chunk as usize * CHUNK_SIZE) })
     }
 
-    /// Gives a chunk's pages back to the system (its bytes become zero). For idle arenas.
-    pub fn release_rx_chunks(&self, first: u32, count: usize) {
-        self.punch(core::mem::offset_of!(RegionLayout, rx_arena), first, count);
-    }
-
-    /// As [`release_rx_chunks`](Self::release_rx_chunks) for the TX arena.
-    pub fn release_tx_chunks(&self, first: u32, count: usize) {
-        self.punch(core::mem::offset_of!(RegionLayout, tx_arena), first, count);
-    }
-
-    fn punch(&self, arena: usize, first: u32, count: usize) {
-        if first as usize + count > ARENA_CHUNKS {
-            return;
-        }
-        // SAFETY: plain system call on an fd we own; a refused hole only keeps memory longer.
-        unsafe {
-            libc::fallocate(
-                self.map.fd.as_raw_fd(),
-                libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE,
-                (arena + first as usize * CHUNK_SIZE) as libc::off_t,
-                (count * CHUNK_SIZE) as libc::off_t,
-            )
-        };
-    }
-
     /// Daemon: records the eventfd of an event set (the first one stays).
     pub fn set_evset_fd(&self, set: EvSetId, fd: OwnedFd) {
         if let Some(slot) = self.evset_fds.get(set.index()) {
