@@ -149,7 +149,10 @@ impl FastPath {
     fn send_frames(&mut self) -> bool {
         while let Some((id, frame)) = self.waiting_frames.front() {
             if let Some(nic) = self.nics.get_mut(id.index()) {
-                if let Err(TxError::Full) = nic.send(frame, &[], TxMeta::default()) {
+                // The queue of its flow's data: a handshake stays in order with them, and the peer meets the flow at the
+                // core where all the rest of it will come.
+                let flow_hash = wire::parse(frame).map_or(0, |seg| seg.key.link_hash());
+                if let Err(TxError::Full) = nic.send(frame, &[], TxMeta { flow_hash, ..TxMeta::default() }) {
                     return true;
                 }
                 self.links_used[id.index()] = true;
