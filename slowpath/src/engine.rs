@@ -9,7 +9,7 @@ use crate::ports::{Ports, SockRef};
 use crate::reply::RateLimit;
 use crate::routes::Routing;
 use crate::setup::{Owner, SlowPathConfig};
-use crate::table::{Flow, FlowIds, Listener, RegionState, Regions};
+use crate::table::{Flow, FlowIds, Listener, RegionState, Regions, held};
 use crate::time_wait::TimeWaits;
 use crate::timers::{Due, Timers};
 use std::sync::Arc;
@@ -24,6 +24,8 @@ use toe_core::{CoreId, Instant, NicId, ProcId, RegionId, SockId};
 
 /// Messages taken in one round.
 const UP_BUDGET: usize = 256;
+/// How often the kick sets are looked through in one round while apps go on kicking.
+const KICK_PASSES: usize = 8;
 
 /// The slow path. See the crate's comment.
 pub struct SlowPath {
@@ -157,6 +159,7 @@ impl SlowPath {
             }
             Up::Closed { core, flow, key, l2, how, .. } => self.closed(core, flow, key, l2, how, now),
             Up::Link { nic, up, caps, .. } => self.link(nic, up, caps, now),
+            Up::Kick { region, sock } => self.kick(region, sock, now),
             Up::Report { core, stats } => {
                 if let Some(slot) = self.reports.get_mut(core.index()) {
                     *slot = *stats;
@@ -165,17 +168,39 @@ impl SlowPath {
         }
     }
 
+    /// Sockets that nobody holds come first, so that whoever closes a socket and then asks for its port finds it free. The
+    /// sets are emptied until one pass finds nothing: then for every kick in the batch all kicks that came before it are
+    /// there, too.
     fn kicks(&mut self, now: Instant) -> bool {
         let mut kicked = core::mem::take(&mut self.kicked);
-        for (&id, r) in &self.regions {
-            r.region.layout().kick[SLOW_WORKER as usize].drain(|s| kicked.push((id, SockId(s))));
+        for _ in 0..KICK_PASSES {
+            let before = kicked.len();
+            for (&id, r) in &self.regions {
+                r.region.layout().kick[SLOW_WORKER as usize].drain(|s| kicked.push((id, SockId(s))));
+            }
+            if kicked.len() == before {
+                break;
+            }
         }
         let any = !kicked.is_empty();
+        kicked.retain(|&at| {
+            let gone = self.is_let_go(at);
+            if gone {
+                self.kick(at.0, at.1, now);
+            }
+            !gone
+        });
         for (region, sock) in kicked.drain(..) {
             self.kick(region, sock, now);
         }
         self.kicked = kicked;
         any
+    }
+
+    /// Does nobody hold this socket any more?
+    fn is_let_go(&self, at: SockRef) -> bool {
+        let Some(r) = self.regions.get(&at.0) else { return false };
+        r.socks.get(&at.1).zip(r.region.sock(at.1)).is_some_and(|(s, slot)| !held(slot, s.in_ring))
     }
 
     /// Sends a frame by `core`.
