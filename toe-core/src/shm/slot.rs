@@ -1,6 +1,6 @@
-//! What daemon and app both do to a whole [`SockSlot`]: its option words, and emptying it.
+//! What daemon and app both do to a [`SockSlot`]: reading its words, its options, emptying it.
 
-use super::layout::{SLOW_WORKER, SockSlot};
+use super::layout::{ReqOp, SLOW_WORKER, SockSlot, SockState};
 use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -57,5 +57,32 @@ impl SockSlot {
         self.local.store(None);
         self.remote.store(None);
         self.owner.store(SLOW_WORKER, Relaxed);
+    }
+}
+
+impl SockState {
+    /// From a shared-memory word; anything unknown is `Closed`.
+    pub fn from_word(w: u32) -> SockState {
+        match w {
+            0 => SockState::Free,
+            1 => SockState::New,
+            2 => SockState::Bound,
+            3 => SockState::Listening,
+            4 => SockState::Connecting,
+            5 => SockState::Established,
+            _ => SockState::Closed,
+        }
+    }
+}
+
+impl ReqOp {
+    /// From a shared-memory word.
+    pub fn from_word(w: u32) -> Option<ReqOp> {
+        match w {
+            1 => Some(ReqOp::Bind),
+            2 => Some(ReqOp::Listen),
+            3 => Some(ReqOp::Connect),
+            _ => None,
+        }
     }
 }
