@@ -4,7 +4,7 @@
 use super::Why;
 use crate::flow::is_shared;
 use crate::shm::{MAX_RULES, RegionHeader, ShmRule};
-use core::net::{IpAddr, SocketAddr};
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
 
 /// What the socket is about to do.
@@ -42,6 +42,15 @@ pub fn plain(addr: SocketAddr) -> SocketAddr {
     match addr.ip().to_canonical() {
         IpAddr::V4(ip) => SocketAddr::new(ip.into(), addr.port()),
         IpAddr::V6(_) => addr,
+    }
+}
+
+/// Connecting to the wildcard address means this host.
+pub fn to_self(a: SocketAddr) -> SocketAddr {
+    match a {
+        SocketAddr::V4(v) if v.ip().is_unspecified() => SocketAddr::new(Ipv4Addr::LOCALHOST.into(), v.port()),
+        SocketAddr::V6(v) if v.ip().is_unspecified() => SocketAddr::new(Ipv6Addr::LOCALHOST.into(), v.port()),
+        other => other,
     }
 }
 

@@ -33,13 +33,11 @@ pub enum Why {
     Engine = 10,
     /// Not TCP over IPv4 or IPv6 (MPTCP, SCTP, SMC).
     Protocol = 11,
-    /// Bound to an address of the kernel's before connecting.
-    Bound = 12,
 }
 
 impl Why {
     /// All, by number.
-    pub const ALL: [Why; 13] = [
+    pub const ALL: [Why; 12] = [
         Why::Absent,
         Why::Version,
         Why::Full,
@@ -52,7 +50,6 @@ impl Why {
         Why::Sockets,
         Why::Engine,
         Why::Protocol,
-        Why::Bound,
     ];
 
     /// Its name in JSON.
@@ -70,7 +67,6 @@ impl Why {
             Why::Sockets => "no_room",
             Why::Engine => "engine_error",
             Why::Protocol => "protocol",
-            Why::Bound => "bound",
         }
     }
 
