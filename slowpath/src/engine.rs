@@ -9,6 +9,7 @@ use crate::ports::{Ports, SockRef};
 use crate::reply::RateLimit;
 use crate::routes::Routing;
 use crate::setup::{Owner, SlowPathConfig};
+use crate::status::WhyCounts;
 use crate::table::{Flow, FlowIds, Listener, RegionState, Regions, held};
 use crate::time_wait::TimeWaits;
 use crate::timers::{Due, Timers};
@@ -49,6 +50,8 @@ pub struct SlowPath {
     pub(crate) challenge: RateLimit,
     pub(crate) counters: Counters,
     pub(crate) reports: Vec<CoreStats>,
+    /// Reasons that programs which have ended had for the kernel.
+    pub(crate) why_before: WhyCounts,
     pub(crate) shutting_down: bool,
     kicked: Vec<(RegionId, SockId)>,
 }
@@ -77,6 +80,7 @@ impl SlowPath {
             challenge: RateLimit::new(cfg.tcp.challenge_ack_limit),
             counters: Counters::default(),
             reports: vec![CoreStats::default(); cores],
+            why_before: WhyCounts::new(),
             shutting_down: false,
             kicked: Vec::new(),
             tcp: cfg.tcp,
@@ -242,6 +246,7 @@ impl SlowPath {
     /// A region that nothing uses any more.
     pub(crate) fn drop_region_if_done(&mut self, id: RegionId) {
         if self.regions.get(&id).is_some_and(|r| r.dying && r.uses == 0) {
+            self.keep_reasons(id);
             self.every_core(|| Down::Detach(id));
             self.regions.remove(&id);
         }

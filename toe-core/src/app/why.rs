@@ -70,6 +70,24 @@ impl Why {
         }
     }
 
+    /// Its name for people.
+    pub fn text(self) -> &'static str {
+        match self {
+            Why::Absent => "no daemon answered",
+            Why::Version => "the daemon was of another version",
+            Why::Full => "the daemon was full",
+            Why::Refused => "the daemon refused the program",
+            Why::Failed => "registration failed",
+            Why::Rule => "a rule says kernel",
+            Why::Address => "an address of the kernel's",
+            Why::NoListener => "loopback, and no listener on the engine",
+            Why::KernelPeer => "accepted from a program on the kernel's TCP",
+            Why::Sockets => "no socket, ring or descriptor left",
+            Why::Engine => "the engine answered with an error",
+            Why::Protocol => "not TCP (MPTCP, SCTP ...)",
+        }
+    }
+
     /// The reason behind an errno of the engine.
     pub fn of_errno(e: Errno) -> Why {
         match e {
@@ -117,7 +135,7 @@ mod tests {
         let mut keys = std::collections::HashSet::new();
         for (i, why) in Why::ALL.into_iter().enumerate() {
             assert_eq!(why as usize, i);
-            assert!(keys.insert(why.key()));
+            assert!(keys.insert(why.key()) && keys.insert(why.text()));
         }
     }
 }
