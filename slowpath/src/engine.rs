@@ -13,13 +13,14 @@ use crate::status::WhyCounts;
 use crate::table::{Flow, FlowIds, Listener, RegionState, Regions, held};
 use crate::time_wait::TimeWaits;
 use crate::timers::{Due, Timers};
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 use toe_core::flow::FlowKey;
 use toe_core::msg::{CoreStats, Down, Up};
 use toe_core::nic::NicCaps;
 use toe_core::notify::Waker;
 use toe_core::pathq::{Polled, Receiver, Sender};
-use toe_core::shm::{Region, SLOW_WORKER};
+use toe_core::shm::{DaemonPageMap, Region, SLOW_WORKER};
 use toe_core::tcp::TcpConfig;
 use toe_core::{CoreId, Instant, NicId, ProcId, RegionId, SockId};
 
@@ -50,6 +51,8 @@ pub struct SlowPath {
     pub(crate) challenge: RateLimit,
     pub(crate) counters: Counters,
     pub(crate) reports: Vec<CoreStats>,
+    /// Where apps read which ports of 127.0.0.1 and ::1 have a listener.
+    pub(crate) page: Option<Arc<DaemonPageMap>>,
     /// Reasons that programs which have ended had for the kernel.
     pub(crate) why_before: WhyCounts,
     pub(crate) shutting_down: bool,
@@ -80,6 +83,7 @@ impl SlowPath {
             challenge: RateLimit::new(cfg.tcp.challenge_ack_limit),
             counters: Counters::default(),
             reports: vec![CoreStats::default(); cores],
+            page: None,
             why_before: WhyCounts::new(),
             shutting_down: false,
             kicked: Vec::new(),
@@ -143,6 +147,19 @@ impl SlowPath {
     /// Does anything still refer to this region?
     pub fn knows(&self, region: RegionId) -> bool {
         self.regions.contains_key(&region)
+    }
+
+    /// From now on says in `page` which ports of the shared addresses have a listener.
+    pub fn publish_ports(&mut self, page: Arc<DaemonPageMap>) {
+        self.page = Some(page);
+    }
+
+    /// A listener on `port` came or went.
+    pub(crate) fn publish_port(&self, port: u16) {
+        let Some(page) = &self.page else { return };
+        let hosts = [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)];
+        let served = |&ip: &IpAddr| self.routing.is_own(ip) && self.ports.listener(ip, port, |_| 0).is_some();
+        page.get().set_shared_port(port, hosts.iter().any(served));
     }
 
     /// Asks every core for its counters; the answers come with a later [`poll`](Self::poll).

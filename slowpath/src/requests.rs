@@ -156,6 +156,7 @@ impl SlowPath {
         self.ports.unbind(port, at);
         self.ports.bind(port, Bind { listening: true, ..bind });
         self.start_listening(at, ip, port, backlog, ring);
+        self.publish_port(port);
         Ok(())
     }
 

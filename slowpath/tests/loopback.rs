@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use toe_core::flow::FlowInit;
 use toe_core::msg::CloseKind;
-use toe_core::shm::{Region, SockState, app_flags};
+use toe_core::shm::{DaemonPageMap, Region, SockState, app_flags};
 use toe_core::wire::flags::*;
 use toe_core::{NicId, ProcId, RegionId, SockId};
 
@@ -188,4 +188,20 @@ fn nobody_outside_speaks_as_ourselves() {
     h.punt_at(0, LOCAL_NIC, Peer::new("127.77.0.1:9", "127.0.0.1:8080").syn());
     let came = h.run();
     assert!(came.segments().iter().all(|s| s.has(RST)), "{:?}", came.segments());
+}
+
+#[test]
+fn ports_with_listeners_are_published() {
+    let mut h = host_of(0);
+    let page = Arc::new(DaemonPageMap::create().unwrap());
+    h.slow.publish_ports(page.clone());
+    let shown = |port| page.get().is_shared_port(port);
+    let (a, b) = (h.listener("127.0.0.1:8080", 1), h.listener("[::1]:8080", 1));
+    h.listener("127.77.0.1:8081", 1);
+    h.listener("0.0.0.0:65535", 1);
+    assert_eq!([8079, 8080, 8081, 65_535].map(shown), [false, true, false, true]);
+    h.close(a);
+    assert!(shown(8080));
+    h.close(b);
+    assert!(!shown(8080));
 }

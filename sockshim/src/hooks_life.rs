@@ -377,6 +377,7 @@ fn connect_candidate(t: &'static Tables, fd: c_int, a: SocketAddr, raw: impl Fn(
             }
             Err(e) => return Err(e),
         },
+        Choice::Shared(_, link) if !link.page.get().is_shared_port(target.port()) => Some(Why::NoListener),
         // Whatever the engine says before it has sent anything: the kernel knows better.
         Choice::Shared(n, link) => match connect_via(t, fd, n, link, target) {
             Ok(()) => return begun(),

@@ -87,7 +87,8 @@ pub fn start(
     let (up, up_end) = pathq::channel(PATHQ, wake(SLOW_WORKER as usize));
     let (downs, down_ends): (Vec<_>, Vec<_>) = (0..cores).map(|c| pathq::channel(PATHQ, wake(1 + c))).unzip();
     let live: Arc<dyn notify::Waker> = Arc::new(LiveWaker);
-    let slow = SlowPath::new(slow_config(config, setups)?, downs, up_end, live.clone());
+    let mut slow = SlowPath::new(slow_config(config, setups)?, downs, up_end, live.clone());
+    slow.publish_ports(page.clone());
     let slow: Box<dyn Engine> = Box::new(SlowEngine::new(slow, commands_end, events, events_wake));
     let fasts = fast_engines(config, queues, &up, down_ends, &live)?;
 

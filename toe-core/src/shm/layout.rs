@@ -443,7 +443,7 @@ pub struct WorkerPage {
     _pad: [AtomicU32; 14],
 }
 
-/// A page that every app maps read-only: whether the daemon lives and which of its workers sleep.
+/// Pages that every app maps read-only: whether the daemon lives, which of its workers sleep, where it has listeners.
 #[repr(C, align(4096))]
 pub struct DaemonPage {
     /// [`MAGIC`].
@@ -456,6 +456,9 @@ pub struct DaemonPage {
     _pad: [AtomicU32; 13],
     /// Workers.
     pub worker: [WorkerPage; MAX_WORKERS],
+    _pad2: [AtomicU32; 736],
+    /// One bit for each port that somebody listens on at 127.0.0.1 or ::1. Without it, connecting there need not be asked for.
+    pub shared_ports: [AtomicU64; 1024],
 }
 
 const _: () = {
@@ -479,6 +482,6 @@ const _: () = {
     assert!(offset_of!(RegionLayout, tx_arena) % 64 == 0);
     assert!(REGION_SIZE.is_multiple_of(4096));
     assert!(size_of::<WorkerPage>() == 64);
-    assert!(size_of::<DaemonPage>() == 4096);
+    assert!(size_of::<DaemonPage>() == 4096 + 8192 && offset_of!(DaemonPage, shared_ports) == 4096);
     assert!(MAX_SOCKS == 64 * 64 * 16 && APP_SOCKS < MAX_SOCKS);
 };

@@ -1,8 +1,8 @@
-//! What daemon and app both do to a [`SockSlot`]: reading its words, its options, emptying it.
+//! What daemon and app both do to a [`SockSlot`] (reading its words, its options, emptying it), and the daemon page's ports.
 
-use super::layout::{ReqOp, SLOW_WORKER, SockSlot, SockState};
+use super::layout::{DaemonPage, ReqOp, SLOW_WORKER, SockSlot, SockState};
 use core::sync::atomic::AtomicU32;
-use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 impl SockSlot {
     /// The words that setsockopt writes and that an accepted or renewed socket has from the one before it.
@@ -84,5 +84,21 @@ impl ReqOp {
             3 => Some(ReqOp::Connect),
             _ => None,
         }
+    }
+}
+
+impl DaemonPage {
+    /// Is there a listener of the engine at `port` of 127.0.0.1 or ::1?
+    pub fn is_shared_port(&self, port: u16) -> bool {
+        self.shared_ports[usize::from(port / 64)].load(Acquire) >> (port % 64) & 1 != 0
+    }
+
+    /// Says so. Daemon only.
+    pub fn set_shared_port(&self, port: u16, on: bool) {
+        let (word, bit) = (&self.shared_ports[usize::from(port / 64)], 1u64 << (port % 64));
+        match on {
+            true => word.fetch_or(bit, Release),
+            false => word.fetch_and(!bit, Release),
+        };
     }
 }
