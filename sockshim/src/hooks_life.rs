@@ -20,6 +20,10 @@ use toe_core::app::wait::deadline_ms;
 use toe_core::app::{Link, Sock, Why};
 use toe_core::shm::{SockState, app_flags};
 
+/// Over the kernel's loopback a handshake has happened when connect(2) returns, non-blocking or not, and programs rely on it.
+/// Ours is done within a fraction of this.
+const HANDSHAKE_NS: u64 = 1_000_000;
+
 /// Numbers the kernel sockets that may become engine sockets.
 static GROUPS: AtomicU32 = AtomicU32::new(1);
 
@@ -364,13 +368,19 @@ pub extern "C" fn connect(fd: c_int, address: *const sockaddr, len: socklen_t) -
 
 fn connect_candidate(t: &'static Tables, fd: c_int, a: SocketAddr, raw: impl Fn() -> c_int) -> Result<c_int, Errno> {
     let target = rules::to_self(rules::plain(a));
-    let begun = || finish_connect(&get(fd).ok_or(Errno::BADF)?).map(|()| 0);
+    let begun = |near: bool| {
+        let h = get(fd).ok_or(Errno::BADF)?;
+        if near {
+            h.sock.await_handshake(HANDSHAKE_NS);
+        }
+        finish_connect(&h).map(|()| 0)
+    };
     let why = match choose(Role::Connect, target) {
         // Counted when it was bound.
         _ if entry(fd).has(cand::BOUND) => None,
         Choice::Refuse => return Err(Errno::NETUNREACH),
         Choice::Engine(n, link) => match connect_via(t, fd, n, link, target) {
-            Ok(()) => return begun(),
+            Ok(()) => return begun(false),
             Err(e) if falls_back(e) => {
                 say!("fd {fd}: connect {a}: kernel ({e:?})");
                 Some(log::fell_back(link, e))
@@ -380,7 +390,7 @@ fn connect_candidate(t: &'static Tables, fd: c_int, a: SocketAddr, raw: impl Fn(
         Choice::Shared(_, link) if !link.page.get().is_shared_port(target.port()) => Some(Why::NoListener),
         // Whatever the engine says before it has sent anything: the kernel knows better.
         Choice::Shared(n, link) => match connect_via(t, fd, n, link, target) {
-            Ok(()) => return begun(),
+            Ok(()) => return begun(true),
             Err(Errno::CONNREFUSED) => Some(Why::NoListener),
             Err(e) => Some(log::fell_back(link, e)),
         },
@@ -416,25 +426,15 @@ fn connect_via(t: &'static Tables, fd: c_int, n: usize, link: &'static Link, a: 
 
 /// A connection attempt is under way: waits for its end, unless non-blocking.
 fn finish_connect(h: &Held) -> Result<(), Errno> {
-    let told = || h.local.connect_told.store(1, Relaxed);
-    match h.sock.state() {
-        // A non-blocking connect may end before we look; Linux says so over loopback as well.
-        SockState::Connecting if h.sock.nonblocking() => return Err(Errno::INPROGRESS),
-        SockState::Established => {
-            told();
-            return Ok(());
-        }
-        _ => {}
-    }
     if h.sock.nonblocking() {
-        // The failure is for SO_ERROR or the next connect.
+        // Even if it has ended by now: so Linux has it. The failure is for SO_ERROR or the next connect.
         return Err(Errno::INPROGRESS);
     }
     let deadline = deadline_ms(h.sock.slot.snd_timeo_ms.load(Relaxed));
     match h.sock.wait_connected(deadline) {
         Err(Errno::AGAIN) => Err(Errno::INPROGRESS),
         Ok(()) => {
-            told();
+            h.local.connect_told.store(1, Relaxed);
             Ok(())
         }
         other => other,

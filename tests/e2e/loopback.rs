@@ -43,10 +43,10 @@ fn semantics() {
     let rig = Rig::loopback(&RigSpec::default());
     let run = || rig.a.cmd(&python).arg("-u").arg(script("loopback.py"));
     let got = run().run(LIMIT);
-    assert!(got.status.success() && got.out.lines().count() == 8, "{got:?}");
+    assert!(got.status.success() && got.out.lines().count() == 9, "{got:?}");
     assert_eq!(got.out, rig.a.plain(&python).arg("-u").arg(script("loopback.py")).run_ok(LIMIT).out);
-    // Each pair of addresses, the bound source, the untaken one, 40 to two listeners, the child's.
-    assert_carried(&rig, 7 + 1 + 1 + 40 + 1);
+    // Each pair of addresses, the non-blocking one, the bound source, the untaken one, 40 to two listeners, the child's.
+    assert_carried(&rig, 7 + 1 + 1 + 1 + 40 + 1);
     if rig.has_engine() {
         assert_eq!((why(&rig, "no_listener"), why(&rig, "kernel_peer")), (1, 1), "{:?}", status(&rig));
     }

@@ -151,6 +151,25 @@ def fork():
     expect(errno.ECONNREFUSED, socket.create_connection, at)
 
 
-for case in (addresses, plain_server, plain_client, bound_source, in_use, untaken, reuseport, fork):
+def nonblocking():
+    l, c = listener(), socket.socket()
+    l.setblocking(False)
+    c.setblocking(False)
+    assert c.connect_ex(l.getsockname()) == errno.EINPROGRESS
+    c.send(b"at once")
+    a, _ = l.accept()
+    assert c.connect_ex(l.getsockname()) == 0
+    assert c.connect_ex(l.getsockname()) == errno.EISCONN
+    a.setblocking(True)
+    assert a.recv(10) == b"at once"
+    c = socket.socket()
+    c.setblocking(False)
+    at = l.getsockname()
+    l.close()
+    assert c.connect_ex(at) == errno.EINPROGRESS
+    assert c.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == errno.ECONNREFUSED
+
+
+for case in (addresses, nonblocking, plain_server, plain_client, bound_source, in_use, untaken, reuseport, fork):
     case()
     print("ok", case.__name__, flush=True)
