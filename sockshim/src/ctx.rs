@@ -46,11 +46,7 @@ pub fn enabled() -> bool {
 
 /// The link for a new socket and its number. Registers if there is none, or the daemon of the last one died; `None`: the kernel it is.
 pub fn current() -> Option<(usize, &'static Link)> {
-    let usable = || {
-        let n = CURRENT.load(Acquire) as usize;
-        link(n).filter(|l| !l.dead()).map(|l| (n, l))
-    };
-    if let Some(found) = usable() {
+    if let Some(found) = registered() {
         return Some(found);
     }
     if now_ns() < NEXT_TRY.load(Relaxed) {
@@ -60,16 +56,23 @@ pub fn current() -> Option<(usize, &'static Link)> {
     let old = block_signals();
     let found = {
         let _held = REGISTERING.lock();
-        usable().or_else(|| if now_ns() < NEXT_TRY.load(Relaxed) { None } else { register() })
+        registered().or_else(|| if now_ns() < NEXT_TRY.load(Relaxed) { None } else { register() })
     };
     restore_signals(old);
     found
+}
+
+/// As [`current`], but without registering.
+pub fn registered() -> Option<(usize, &'static Link)> {
+    let n = CURRENT.load(Acquire) as usize;
+    link(n).filter(|l| !l.dead()).map(|l| (n, l))
 }
 
 /// A forked child makes new sockets on a registration of its own.
 pub fn forget_current() {
     CURRENT.store(NO_LINK, Release);
     NEXT_TRY.store(0, Relaxed);
+    log::forget();
 }
 
 fn register() -> Option<(usize, &'static Link)> {
@@ -83,6 +86,7 @@ fn register() -> Option<(usize, &'static Link)> {
 
 fn try_to_register() -> Option<(usize, &'static Link)> {
     let Some(free) = LINKS.iter().position(|l| l.load(Acquire).is_null()) else {
+        log::unregistered(Reason::Failed);
         say!("kernel: too many registrations in one process");
         return None;
     };
@@ -96,6 +100,7 @@ fn try_to_register() -> Option<(usize, &'static Link)> {
                 LINKS[free].store(core::ptr::from_ref(link).cast_mut(), Release);
                 protect(link);
                 CURRENT.store(free as u32, Release);
+                log::registered(link);
                 say!("registered: region {}", link.region.id().0);
                 return Some((free, link));
             }
@@ -103,7 +108,7 @@ fn try_to_register() -> Option<(usize, &'static Link)> {
             Err(other) => reason = other,
         }
     }
-    log::count(reason);
+    log::unregistered(reason);
     say!("kernel: {reason}");
     None
 }

@@ -54,6 +54,8 @@ pub mod cand {
     pub const OPTS: u64 = 1 << 9;
     pub const SNDBUF: u64 = 1 << 10;
     pub const RCVBUF: u64 = 1 << 11;
+    /// Bound to 127.0.0.1 or ::1, which the engine shares.
+    pub const LOOP: u64 = 1 << 12;
     /// Bits above are the group: the same for all descriptors of one socket.
     pub const GROUP_SHIFT: u32 = 32;
 }

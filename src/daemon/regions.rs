@@ -3,7 +3,7 @@
 use super::engines::Command;
 use super::sys::Peer;
 use super::worker::{forget_kicks, watch_kicks};
-use crate::config::Config;
+use crate::config::{Config, Loopback};
 use crate::rules;
 use mio::Registry;
 use rustix::event::{EventfdFlags, eventfd};
@@ -97,6 +97,7 @@ impl Regions {
         let header = &region.layout().header;
         header.default_sndbuf.store(self.config.tcp.sndbuf, Relaxed);
         header.default_rcvbuf.store(self.config.tcp.rcvbuf, Relaxed);
+        header.loopback.store((self.config.daemon.loopback == Loopback::Offload).into(), Relaxed);
         rules::publish(&rules::compile(&self.config, program, peer.uid), header);
         let mut entry = Entry { region: Arc::new(region), uid: peer.uid, procs: vec![false; MAX_PROCS], kicks: vec![] };
         for registry in &self.registries {

@@ -9,6 +9,7 @@ mod capture;
 mod commands;
 mod failure;
 mod idle;
+mod loopback;
 mod programs;
 mod python;
 mod web;

@@ -92,6 +92,13 @@ pub enum Up {
         /// Abilities.
         caps: NicCaps,
     },
+    /// A request of a socket that the core has no flow of: the app read `owner` just before the flow ended.
+    Kick {
+        /// App.
+        region: RegionId,
+        /// Slot.
+        sock: SockId,
+    },
     /// Answer to `Down::Report`.
     Report {
         /// Core.

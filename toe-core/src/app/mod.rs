@@ -24,6 +24,7 @@ pub mod testing;
 #[cfg(test)]
 mod tests;
 pub mod wait;
+pub mod why;
 
 pub use client::{Link, Reason, SocketPath};
 pub use evset::EventSet;
@@ -31,6 +32,7 @@ pub use iov::{IovCursor, Source};
 pub use recv::RecvHow;
 pub use rules::{Action, Role};
 pub use socket::Sock;
+pub use why::Why;
 
 /// Errors are errno values, as the calls that end up in libc need them.
 pub use rustix::io::Errno;

@@ -152,6 +152,12 @@ impl<'a> Sock<'a> {
         }
     }
 
+    /// Waits for the end of a connection attempt, but only so long, and without taking its outcome.
+    pub fn await_handshake(&self, ns: u64) {
+        let done = || self.slot.state.load(Acquire) != SockState::Connecting as u32;
+        let _ = self.link.wait(&self.slot.tx_wait, Some(now_ns() + ns), done);
+    }
+
     /// Waits for the end of a connection attempt. `AGAIN`: not yet by `deadline`; `INTR`: a signal came first; the attempt
     /// goes on in both cases.
     pub fn wait_connected(&self, deadline: Option<u64>) -> Result<(), Errno> {
