@@ -1,13 +1,11 @@
-//! Data calls: read, write, send, recv and their families, sendfile, splice.
+//! Data calls: read, write, send, recv and their families.
 
 #![allow(unsafe_code)]
 
 use crate::msg;
-use crate::sys::{self, check, libc_ret, ret, sys};
+use crate::sys::{libc_ret, ret, sys};
 use crate::table::{Held, Kind, entry, stream};
-use libc::{c_int, c_void, iovec, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t, timespec};
-use rustix::io::Errno;
-use toe_core::app::Source;
+use libc::{c_int, c_void, iovec, mmsghdr, msghdr, size_t, sockaddr, socklen_t, ssize_t, timespec};
 use toe_core::app::wait::now_ns;
 
 fn one(base: *const c_void, len: size_t) -> iovec {
@@ -222,87 +220,4 @@ extern "C" fn __recvfrom_chk(
 ) -> ssize_t {
     fortify(len, room);
     recvfrom(fd, buf, len, flags, address, address_len)
-}
-
-/// Bytes of a file, read straight into the stream's chunks.
-struct FileSource {
-    fd: c_int,
-    offset: Option<i64>,
-    left: usize,
-}
-
-impl Source for FileSource {
-    unsafe fn fill(&mut self, dst: *mut u8, len: usize) -> Result<usize, Errno> {
-        let len = len.min(self.left);
-        let n = match self.offset {
-            Some(at) => check(sys!(SYS_pread64, self.fd, dst, len, at))?,
-            None => check(sys!(SYS_read, self.fd, dst, len))?,
-        };
-        self.offset = self.offset.map(|at| at + n as i64);
-        self.left = if n == 0 { 0 } else { self.left - n };
-        Ok(n)
-    }
-
-    fn left(&self) -> usize {
-        self.left
-    }
-}
-
-/// Most bytes of one sendfile (MAX_RW_COUNT).
-const MAX_COUNT: usize = 0x7fff_f000;
-
-#[unsafe(no_mangle)]
-extern "C" fn sendfile(out: c_int, input: c_int, offset: *mut off_t, count: size_t) -> ssize_t {
-    let Some(h) = stream(out) else {
-        if stream(input).is_some() {
-            sys::set_errno(libc::EINVAL);
-            return -1;
-        }
-        return libc_ret(sys!(SYS_sendfile, out, input, offset, count));
-    };
-    // SAFETY: the program's offset, if any.
-    let at = unsafe { offset.as_ref() }.copied();
-    let mut src = FileSource { fd: input, offset: at, left: count.min(MAX_COUNT) };
-    let outcome = msg::send(&h, &mut src, 0);
-    if let (Ok(_), Some(end)) = (&outcome, src.offset) {
-        // SAFETY: as above; not null, because there was an offset.
-        unsafe { *offset = end };
-    }
-    ret(outcome)
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn sendfile64(out: c_int, input: c_int, offset: *mut off_t, count: size_t) -> ssize_t {
-    sendfile(out, input, offset, count)
-}
-
-/// Pipes and engine sockets do not mix: EINVAL makes programs read and write instead.
-fn not_ours(a: c_int, b: c_int, call: impl FnOnce() -> isize) -> ssize_t {
-    if stream(a).is_some() || stream(b).is_some() {
-        sys::set_errno(libc::EINVAL);
-        return -1;
-    }
-    libc_ret(call())
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn splice(a: c_int, a_off: *mut i64, b: c_int, b_off: *mut i64, len: size_t, flags: u32) -> ssize_t {
-    not_ours(a, b, || sys!(SYS_splice, a, a_off, b, b_off, len, flags))
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn tee(a: c_int, b: c_int, len: size_t, flags: u32) -> ssize_t {
-    not_ours(a, b, || sys!(SYS_tee, a, b, len, flags))
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn copy_file_range(
-    a: c_int,
-    a_off: *mut i64,
-    b: c_int,
-    b_off: *mut i64,
-    len: size_t,
-    flags: u32,
-) -> ssize_t {
-    not_ours(a, b, || sys!(SYS_copy_file_range, a, a_off, b, b_off, len, flags))
 }

@@ -113,8 +113,8 @@ extern "C" fn dup(fd: c_int) -> c_int {
 }
 
 fn dup_to(old: c_int, new: c_int, flags: Option<c_int>) -> c_int {
-    if entry(new).kind() == Kind::Internal && !borrowed_memory() {
-        // The program wants a number that is ours. It must not have it.
+    if entry(new).kind() == Kind::Internal && old != new && !borrowed_memory() && !crate::internal::make_room(new) {
+        // The program wants a number that is ours, and ours has nowhere to go.
         sys::set_errno(libc::EBUSY);
         return -1;
     }
@@ -195,6 +195,9 @@ extern "C" fn fclose(stream: *mut FILE) -> c_int {
     // SAFETY: the program's stream.
     let fd = unsafe { libc::fileno(stream) };
     if fd >= 0 && entry(fd).kind() != Kind::None {
+        // What is still in the buffer goes out while the socket is known. (fclose reports what fails now once more.)
+        // SAFETY: the program's stream.
+        unsafe { libc::fflush(stream) };
         take_entry(fd);
     }
     // SAFETY: fclose has this type.

@@ -202,3 +202,46 @@ fn few_descriptors() {
     let out = output(preloaded("sh", &dir.0).args(["-c", &script]));
     assert!(out.contains("sendfile 0 ([True], 0)") && !out.contains("raised"), "{out}");
 }
+
+/// Builds `tests/<name>.c` and runs it on kernel sockets and under the shim; the outputs must be the same. `None`: no compiler.
+fn c_cases(name: &str) -> Option<String> {
+    let dir = Dir::new(name);
+    let program = dir.0.join(name);
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(name).with_extension("c");
+    let built = Command::new("cc")
+        .args(["-O2", "-Wall", "-Werror", "-Wno-unused-result", "-D_FORTIFY_SOURCE=2", "-pthread", "-o"])
+        .arg(&program)
+        .arg(&source)
+        .status();
+    match built {
+        Err(_) => {
+            eprintln!("skipped: no C compiler");
+            return None;
+        }
+        Ok(status) => assert!(status.success(), "{name}.c does not compile"),
+    }
+    let program = program.to_str().unwrap();
+    let _daemon = LoopDaemon::start(&dir.0).unwrap();
+    let kernel = output(Command::new(program).arg("127.0.0.1"));
+    let engine = output(preloaded(program, &dir.0).arg("127.77.15.1"));
+    assert_eq!(kernel, engine);
+    // And with a shim that finds no daemon.
+    let alone = output(preloaded(program, Path::new("/nonexistent")).arg("127.0.0.1"));
+    assert_eq!(kernel, alone);
+    Some(kernel)
+}
+
+#[test]
+fn stdio_on_sockets() {
+    let Some(out) = c_cases("stdio") else { return };
+    assert!(out.contains("getline 9 line two") && out.contains("told: No such file"), "{out}");
+    assert!(out.contains("1 two 3.25 4 5 6 7.5 8|list c 1.000000 2 3 4|plain|"), "{out}");
+    assert_eq!(out.lines().count(), 27, "{out}");
+}
+
+#[test]
+fn calls_by_number_and_between_descriptors() {
+    let Some(out) = c_cases("calls") else { return };
+    assert!(out.contains("through pipes 0 200000 1 0") && out.contains("dup2 everywhere: 0 failed"), "{out}");
+    assert_eq!(out.lines().count(), 28, "{out}");
+}
