@@ -192,7 +192,11 @@ fn sleep(ep: &EpSet, epfd: i32, found: &mut Found<'_>, w: &Wait) -> Result<(), E
     }
     // What another thread left in the queue is for us.
     quiet &= ep.first_ready.load(Acquire) == 0;
-    let got = if quiet { raw_wait(epfd, found, w.deadline, w.mask) } else { Ok(0) };
+    let got = match quiet {
+        true if crate::cancel::due() => Err(Errno::INTR),
+        true => raw_wait(epfd, found, w.deadline, w.mask),
+        false => Ok(0),
+    };
     let alone = ep.sleepers.fetch_sub(1, Relaxed) == 1;
     let kernel = got.map(|got| filter(found, got));
     for (_, _, set) in ep.each_set() {
@@ -202,6 +206,7 @@ fn sleep(ep: &EpSet, epfd: i32, found: &mut Found<'_>, w: &Wait) -> Result<(), E
         }
         if kernel.as_ref().is_ok_and(|k| k.ours) {
             set.clear();
+            crate::cancel::pass_on(|| set.poke());
         }
     }
     kernel.map(|_| ())

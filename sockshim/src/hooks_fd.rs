@@ -2,6 +2,7 @@
 
 #![allow(unsafe_code)]
 
+use crate::cancel::block;
 use crate::fork::borrowed_memory;
 use crate::hooks_life::fresh;
 use crate::sys::{self, libc_ret, sys};
@@ -11,14 +12,13 @@ use core::sync::atomic::Ordering::{Acquire, Release};
 use libc::{FILE, c_int, c_uint};
 use toe_core::shm::app_flags;
 
-#[unsafe(no_mangle)]
-extern "C" fn close(fd: c_int) -> c_int {
+pub fn close(fd: c_int) -> c_int {
     match take_entry(fd) {
         Kind::Internal => {
             sys::set_errno(libc::EBADF);
             -1
         }
-        _ => libc_ret(sys!(SYS_close, fd)) as c_int,
+        _ => libc_ret(block!(SYS_close, fd)) as c_int,
     }
 }
 

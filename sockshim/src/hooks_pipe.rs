@@ -3,6 +3,7 @@
 #![allow(unsafe_code)]
 
 use crate::access;
+use crate::cancel::block;
 use crate::msg;
 use crate::sys::{self, check, libc_ret, ret, sys};
 use crate::table::{Held, stream};
@@ -86,11 +87,10 @@ fn send_file(h: &Held, input: c_int, offset: *mut off_t, count: usize) -> Result
 
 const ALL_FLAGS: u32 = libc::SPLICE_F_MOVE | libc::SPLICE_F_NONBLOCK | libc::SPLICE_F_MORE | libc::SPLICE_F_GIFT;
 
-#[unsafe(no_mangle)]
-extern "C" fn splice(a: c_int, a_off: *mut i64, b: c_int, b_off: *mut i64, len: size_t, flags: u32) -> ssize_t {
+pub fn splice(a: c_int, a_off: *mut i64, b: c_int, b_off: *mut i64, len: size_t, flags: u32) -> ssize_t {
     let (from, to) = (stream(a), stream(b));
     if from.is_none() && to.is_none() {
-        return libc_ret(sys!(SYS_splice, a, a_off, b, b_off, len, flags));
+        return libc_ret(block!(SYS_splice, a, a_off, b, b_off, len, flags));
     }
     ret(match (from, to) {
         _ if len == 0 => Ok(0),
@@ -200,9 +200,8 @@ fn not_ours(a: c_int, b: c_int, call: impl FnOnce() -> isize) -> ssize_t {
     libc_ret(call())
 }
 
-#[unsafe(no_mangle)]
-extern "C" fn tee(a: c_int, b: c_int, len: size_t, flags: u32) -> ssize_t {
-    not_ours(a, b, || sys!(SYS_tee, a, b, len, flags))
+pub fn tee(a: c_int, b: c_int, len: size_t, flags: u32) -> ssize_t {
+    not_ours(a, b, || block!(SYS_tee, a, b, len, flags))
 }
 
 #[unsafe(no_mangle)]

@@ -3,8 +3,9 @@
 
 #![allow(unsafe_code)]
 
+use crate::cancel::block;
 use crate::msg;
-use crate::sys::{libc_ret, ret, sys};
+use crate::sys::{libc_ret, ret};
 use crate::table::stream;
 use libc::{c_int, iovec, off_t, ssize_t};
 use rustix::io::Errno;
@@ -23,31 +24,27 @@ fn flags_of(rwf: c_int) -> Result<c_int, Errno> {
     }
 }
 
-#[unsafe(no_mangle)]
-extern "C" fn preadv2(fd: c_int, iov: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t {
+pub fn preadv2(fd: c_int, iov: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t {
     match stream(fd).filter(|_| offset == -1) {
         Some(h) => ret(flags_of(flags).and_then(|f| {
             let mut c = msg::cursor(iov, count as usize)?;
             if c.left() == 0 { Ok(0) } else { msg::recv(&h, &mut c, f) }
         })),
-        None => libc_ret(sys!(SYS_preadv2, fd, iov, count, offset, 0, flags)),
+        None => libc_ret(block!(SYS_preadv2, fd, iov, count, offset, 0, flags)),
     }
 }
 
-#[unsafe(no_mangle)]
-extern "C" fn pwritev2(fd: c_int, iov: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t {
+pub fn pwritev2(fd: c_int, iov: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t {
     match stream(fd).filter(|_| offset == -1) {
         Some(h) => ret(flags_of(flags).and_then(|f| msg::send(&h, &mut msg::cursor(iov, count as usize)?, f))),
-        None => libc_ret(sys!(SYS_pwritev2, fd, iov, count, offset, 0, flags)),
+        None => libc_ret(block!(SYS_pwritev2, fd, iov, count, offset, 0, flags)),
     }
 }
 
-#[unsafe(no_mangle)]
-extern "C" fn preadv64v2(fd: c_int, iov: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t {
+pub fn preadv64v2(fd: c_int, iov: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t {
     preadv2(fd, iov, count, offset, flags)
 }
 
-#[unsafe(no_mangle)]
-extern "C" fn pwritev64v2(fd: c_int, iov: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t {
+pub fn pwritev64v2(fd: c_int, iov: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t {
     pwritev2(fd, iov, count, offset, flags)
 }

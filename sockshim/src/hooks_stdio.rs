@@ -6,6 +6,7 @@
 
 #![allow(unsafe_code)]
 
+use crate::points;
 use crate::real::real;
 use crate::table::{Entry, Kind, entry};
 use core::sync::atomic::AtomicPtr;
@@ -25,10 +26,10 @@ mod file {
 
 #[repr(C)]
 struct CookieFunctions {
-    read: extern "C" fn(*mut c_void, *mut c_char, size_t) -> ssize_t,
-    write: extern "C" fn(*mut c_void, *const c_char, size_t) -> ssize_t,
-    seek: extern "C" fn(*mut c_void, *mut i64, c_int) -> c_int,
-    close: extern "C" fn(*mut c_void) -> c_int,
+    read: extern "C-unwind" fn(*mut c_void, *mut c_char, size_t) -> ssize_t,
+    write: extern "C-unwind" fn(*mut c_void, *const c_char, size_t) -> ssize_t,
+    seek: extern "C-unwind" fn(*mut c_void, *mut i64, c_int) -> c_int,
+    close: extern "C-unwind" fn(*mut c_void) -> c_int,
 }
 
 unsafe extern "C" {
@@ -43,17 +44,15 @@ unsafe extern "C" {
     fn __fpurge(stream: *mut FILE);
 }
 
-extern "C" fn cookie_read(fd: *mut c_void, buf: *mut c_char, len: size_t) -> ssize_t {
-    // SAFETY: libc's buffer of `len` bytes.
-    unsafe { libc::read(fd as usize as c_int, buf.cast(), len) }
+extern "C-unwind" fn cookie_read(fd: *mut c_void, buf: *mut c_char, len: size_t) -> ssize_t {
+    points::read(fd as usize as c_int, buf.cast(), len)
 }
 
 /// Writes everything, as libc's own streams do; how much, if there was an error.
 pub fn write_all(fd: c_int, buf: *const c_void, len: usize) -> usize {
     let mut done = 0;
     while done < len {
-        // SAFETY: the rest of the caller's `len` bytes.
-        let n = unsafe { libc::write(fd, buf.byte_add(done), len - done) };
+        let n = points::write(fd, buf.wrapping_byte_add(done), len - done);
         if n <= 0 {
             break;
         }
@@ -62,18 +61,17 @@ pub fn write_all(fd: c_int, buf: *const c_void, len: usize) -> usize {
     done
 }
 
-extern "C" fn cookie_write(fd: *mut c_void, buf: *const c_char, len: size_t) -> ssize_t {
+extern "C-unwind" fn cookie_write(fd: *mut c_void, buf: *const c_char, len: size_t) -> ssize_t {
     write_all(fd as usize as c_int, buf.cast(), len) as ssize_t
 }
 
-extern "C" fn cookie_seek(_: *mut c_void, _: *mut i64, _: c_int) -> c_int {
+extern "C-unwind" fn cookie_seek(_: *mut c_void, _: *mut i64, _: c_int) -> c_int {
     crate::sys::set_errno(libc::ESPIPE);
     -1
 }
 
-extern "C" fn cookie_close(fd: *mut c_void) -> c_int {
-    // SAFETY: closes the stream's descriptor.
-    unsafe { libc::close(fd as usize as c_int) }
+extern "C-unwind" fn cookie_close(fd: *mut c_void) -> c_int {
+    points::close(fd as usize as c_int)
 }
 
 /// A stream over our hooks whose `fileno` is `fd`; null and errno as `fdopen`.

@@ -2,7 +2,8 @@
 //!
 //! Files: `hooks_life.rs` (socket, bind, listen, accept, connect, shutdown), `hooks_data.rs` (read … recvmmsg), `hooks_pipe.rs` (sendfile, splice),
 //! `hooks_ready.rs` (poll, select, epoll), `hooks_opt.rs` (options, names, ioctl), `hooks_fd.rs` (close, dup, fcntl),
-//! `hooks_pos.rs` (preadv2, pwritev2), `hooks_stdio.rs` and `dprintf.rs` (stdio), `hooks_syscall.rs` (calls by number), `uring.rs` (io_uring).
+//! `hooks_pos.rs` (preadv2, pwritev2), `hooks_stdio.rs` and `dprintf.rs` (stdio), `hooks_syscall.rs` (calls by number), `uring.rs` (io_uring),
+//! `points.rs` and `cancel.rs` (cancellation points).
 //! Below them: `access.rs` (EFAULT), `internal.rs` (descriptors of ours), `real.rs` (libc's own functions),
 //! `table.rs` (what each descriptor is), `offload.rs` (kernel socket → engine socket), `poll.rs`, `epset.rs`,
 //! `epqueue.rs`, `epwait.rs` (waiting), `fork.rs`, `ctx.rs` (registration), `addr.rs`, `msg.rs`, `log.rs`, `sys.rs` (raw system calls).
@@ -18,6 +19,7 @@
 
 mod access;
 mod addr;
+mod cancel;
 mod ctx;
 mod dprintf;
 mod epqueue;
@@ -37,6 +39,7 @@ mod internal;
 mod log;
 mod msg;
 mod offload;
+mod points;
 mod poll;
 mod real;
 mod sys;

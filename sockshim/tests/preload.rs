@@ -10,13 +10,14 @@ use toe_core::app::testing::LoopDaemon;
 const LIMIT: Duration = Duration::from_secs(120);
 
 fn shim() -> PathBuf {
-    // target/<profile>/deps/preload-… → target/<profile>
+    // target/<profile>/deps/preload-… → target/<profile>. `cargo test` leaves it in deps, `cargo build` in both.
     let exe = std::env::current_exe().unwrap();
     let deps = exe.parent().unwrap();
     [deps.parent().unwrap(), deps]
         .iter()
         .map(|d| d.join("libsockshim.so"))
-        .find(|p| p.exists())
+        .max_by_key(|p| p.metadata().and_then(|m| m.modified()).ok())
+        .filter(|p| p.exists())
         .expect("the built shim")
 }
 
@@ -244,4 +245,12 @@ fn calls_by_number_and_between_descriptors() {
     let Some(out) = c_cases("calls") else { return };
     assert!(out.contains("through pipes 0 200000 1 0") && out.contains("dup2 everywhere: 0 failed"), "{out}");
     assert_eq!(out.lines().count(), 28, "{out}");
+}
+
+#[test]
+fn threads_are_cancelled() {
+    let Some(out) = c_cases("cancel") else { return };
+    assert_eq!(out.matches("cancelled cleaned 1 then 2").count(), 15, "{out}");
+    assert!(out.contains("disabled: cancelled after 4") && out.contains("waiter 2: 0 1"), "{out}");
+    assert_eq!(out.lines().count(), 37, "{out}");
 }

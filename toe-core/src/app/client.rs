@@ -2,7 +2,7 @@
 
 #![allow(unsafe_code)]
 
-use super::wait::SpinPolicy;
+use super::wait::{Interrupts, SpinPolicy};
 use crate::control::{self, Fds, Reply, Request};
 use crate::ids::{EvSetId, ProcId, SockId};
 use crate::shm::{DaemonPageMap, MAX_EVSETS, MAX_PROCS, MAX_WORKERS, Region, SockSlot, VERSION};
@@ -77,6 +77,8 @@ pub struct Link {
     pub page: DaemonPageMap,
     /// How long this process's threads spin.
     pub spin: SpinPolicy,
+    /// What may end this link's waits early.
+    pub interrupts: Option<&'static Interrupts>,
     pub(super) control: AtomicI32,
     pub(super) control_lock: AtomicU32,
     pub(super) proc: AtomicU32,
@@ -123,6 +125,7 @@ impl Link {
             region,
             page,
             spin: SpinPolicy::new(DEFAULT_SPIN_NS),
+            interrupts: None,
             control: AtomicI32::new(control.into_raw_fd()),
             control_lock: AtomicU32::new(0),
             proc: AtomicU32::new(reply.proc),
@@ -179,6 +182,13 @@ impl Link {
         f(self.control_fd());
         let more = self.map_fds.iter().chain(&self.kick_fds).chain(&self.evset_fds);
         more.map(|fd| fd.load(Acquire)).filter(|&fd| fd >= 0).for_each(f);
+    }
+
+    /// Makes every event set's eventfd readable: whoever sleeps on one looks again.
+    pub fn poke_all(&self) {
+        for fd in self.evset_fds.iter().map(|fd| fd.load(SeqCst)).filter(|&fd| fd >= 0) {
+            let _ = rustix::io::write(borrow(fd), &1u64.to_ne_bytes());
+        }
     }
 
     /// The app wants the number `fd` for itself: if it is one of the link's, the link goes on with a copy. `None`: it is not.
