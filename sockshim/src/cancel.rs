@@ -13,6 +13,7 @@ use core::sync::atomic::AtomicUsize;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, SeqCst};
 use core::sync::atomic::{AtomicU32, fence};
 use libc::c_int;
+use rustix::thread::futex::{self, Flags, Timespec};
 use toe_core::app::wait::Interrupts;
 
 const ASYNCHRONOUS: c_int = 1;
@@ -40,9 +41,12 @@ pub static INTERRUPTS: Interrupts = Interrupts::new(asked);
 /// Threads that were cancelled and have not been seen to act on it; 0: free.
 static TARGETS: [AtomicUsize; 256] = [const { AtomicUsize::new(0) }; 256];
 static NEXT: AtomicUsize = AtomicUsize::new(0);
-/// Wake-ups that threads which they did not concern pass on, so that a set of sleepers on one epoll descriptor gets them all.
-static PASS_ON: AtomicU32 = AtomicU32::new(0);
-const PASSES: u32 = 256;
+/// Wake-ups that may still be passed on, see [`pass_on`].
+static PASSES: AtomicU32 = AtomicU32::new(0);
+const MAX_PASSES: u32 = 64;
+/// Counts threads that were reached.
+static REACHED: AtomicU32 = AtomicU32::new(0);
+const PASS_NS: i64 = 2_000_000;
 
 thread_local! {
     /// A wait of this thread ended because it was cancelled.
@@ -78,10 +82,15 @@ pub fn due() -> bool {
     INTERRUPTS.epoch() != 0 && asked()
 }
 
-/// A sleeper woke up for nothing: somebody else was meant, perhaps.
+/// One of several sleepers on one epoll descriptor was woken for nothing: another was meant, perhaps. The kernel wakes one at a
+/// time, the latest first; so the wake-up is passed on, and we stay out of the others' way until the right one was reached,
+/// but not for long.
 pub fn pass_on(poke: impl FnOnce()) {
-    if PASS_ON.load(Relaxed) != 0 && PASS_ON.fetch_update(Relaxed, Relaxed, |n| n.checked_sub(1)).is_ok() {
+    let reached = REACHED.load(Acquire);
+    if PASSES.load(Relaxed) != 0 && PASSES.fetch_update(Relaxed, Relaxed, |n| n.checked_sub(1)).is_ok() {
         poke();
+        let limit = Timespec { tv_sec: 0, tv_nsec: PASS_NS };
+        let _ = futex::wait(&REACHED, Flags::PRIVATE, reached, Some(&limit));
     }
 }
 
@@ -89,6 +98,8 @@ fn forget_me() {
     TARGETS.iter().for_each(|t| {
         let _ = t.compare_exchange(me(), 0, AcqRel, Relaxed);
     });
+    REACHED.fetch_add(1, AcqRel);
+    let _ = futex::wake(&REACHED, Flags::PRIVATE, i32::MAX as u32);
 }
 
 /// Makes `hook` a cancellation point.
@@ -165,7 +176,7 @@ extern "C" fn pthread_cancel(thread: libc::pthread_t) -> c_int {
     }
     let outcome = cancel(thread);
     if outcome == 0 {
-        PASS_ON.store(PASSES, Relaxed);
+        PASSES.store(MAX_PASSES, Relaxed);
         INTERRUPTS.raise();
         fence(SeqCst);
         (0..MAX_LINKS).filter_map(ctx::link).for_each(|link| link.poke_all());

@@ -206,7 +206,9 @@ fn sleep(ep: &EpSet, epfd: i32, found: &mut Found<'_>, w: &Wait) -> Result<(), E
         }
         if kernel.as_ref().is_ok_and(|k| k.ours) {
             set.clear();
-            crate::cancel::pass_on(|| set.poke());
+            if !alone && found.count == 0 {
+                crate::cancel::pass_on(|| set.poke());
+            }
         }
     }
     kernel.map(|_| ())

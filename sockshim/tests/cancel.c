@@ -164,6 +164,7 @@ int main(int argc, char **argv) {
     socklen_t len = sizeof where;
     int p[2];
     (void)argc;
+    setvbuf(stdout, NULL, _IOLBF, 0);
     where.sin_family = AF_INET;
     inet_pton(AF_INET, argv[1], &where.sin_addr);
     listener = socket(AF_INET, SOCK_STREAM, 0);
