@@ -20,17 +20,3 @@ pub fn bad<T: ?Sized>(pointer: *const T) -> bool {
 pub fn check<T: ?Sized>(pointer: *const T) -> Result<(), Errno> {
     if bad(pointer) { Err(Errno::FAULT) } else { Ok(()) }
 }
-
-/// A buffer of `len` bytes; an empty one may lie anywhere.
-#[inline(always)]
-pub fn check_buffer<T: ?Sized>(pointer: *const T, len: usize) -> Result<(), Errno> {
-    if len == 0 { Ok(()) } else { check(pointer) }
-}
-
-/// The buffers of one call: the array and each buffer.
-pub fn check_iov(iov: *const libc::iovec, count: usize) -> Result<(), Errno> {
-    if count == 0 {
-        return Ok(());
-    }
-    check(iov)
-}

@@ -254,3 +254,25 @@ fn threads_are_cancelled() {
     assert!(out.contains("disabled: cancelled after 4") && out.contains("waiter 2: 0 1"), "{out}");
     assert_eq!(out.lines().count(), 37, "{out}");
 }
+
+/// A ring could not see what is behind a placeholder: libraries are told that there is none, unless the user knows better.
+#[test]
+fn io_uring_is_refused() {
+    const SETUP: &str = "
+import ctypes
+libc = ctypes.CDLL(None, use_errno=True)
+r = libc.syscall(ctypes.c_long(425), ctypes.c_long(1), ctypes.create_string_buffer(120))
+print('ring' if r >= 0 else ctypes.get_errno())";
+    if !have_python() {
+        return;
+    }
+    let dir = Dir::new("uring");
+    let kernel = output(Command::new("python3").args(["-c", SETUP]));
+    let absent = output(preloaded("python3", &dir.0).args(["-c", SETUP]));
+    assert_eq!(absent, kernel);
+    let _daemon = LoopDaemon::start(&dir.0).unwrap();
+    let refused = output(preloaded("python3", &dir.0).args(["-c", SETUP]));
+    assert_eq!(refused.trim(), libc::ENOSYS.to_string());
+    let allowed = output(preloaded("python3", &dir.0).env("TOE_IO_URING", "allow").args(["-c", SETUP]));
+    assert_eq!(allowed, kernel);
+}

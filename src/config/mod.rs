@@ -52,6 +52,8 @@ pub struct DaemonConfig {
     pub shared_slow_path: bool,
     /// Regions that one user may have at a time.
     pub max_processes_per_user: usize,
+    /// Apps may use io_uring.
+    pub io_uring: bool,
     /// End when nobody has been registered for so long.
     pub idle_exit: Option<Duration>,
 }

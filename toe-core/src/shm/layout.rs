@@ -84,6 +84,12 @@ impl SockState {
     }
 }
 
+/// Bits of `RegionHeader::policy`.
+pub mod policy {
+    /// io_uring is left to the kernel; without it, it is refused with ENOSYS.
+    pub const IO_URING: u32 = 1;
+}
+
 /// Bits of `SockSlot::daemon_flags`.
 pub mod daemon_flags {
     /// The peer's FIN has been received in order: EOF after `rx_tail`.
@@ -403,7 +409,8 @@ pub struct RegionHeader {
     pub workers: AtomicU32,
     /// Rules in use.
     pub rules_len: AtomicU32,
-    _pad: AtomicU32,
+    /// What the daemon's configuration says about this process's shim: bits of [`policy`].
+    pub policy: AtomicU32,
     /// Default TX limit for new sockets, bytes.
     pub default_sndbuf: AtomicU32,
     /// Default RX limit for new sockets, bytes.
