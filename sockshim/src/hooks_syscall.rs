@@ -168,17 +168,8 @@ fn pselect6(a: [usize; 6]) -> c_int {
     // SAFETY: null, or the program's mask and its size.
     let [mask, size] = if crate::access::bad(packed) { [0, 0] } else { unsafe { *packed } };
     let time: *mut timespec = p!(a, 4);
+    let mask_at = core::ptr::with_exposed_provenance::<libc::sigset_t>(mask);
     // SAFETY: the program's sets, time-out and mask.
-    masked(mask, size, || {
-        timed(time, || unsafe {
-            libc::pselect(
-                n!(a, 0),
-                p!(a, 1),
-                p!(a, 2),
-                p!(a, 3),
-                time,
-                core::ptr::with_exposed_provenance::<libc::sigset_t>(mask),
-            )
-        })
-    })
+    let wait = || unsafe { libc::pselect(n!(a, 0), p!(a, 1), p!(a, 2), p!(a, 3), time, mask_at) };
+    masked(mask, size, || timed(time, wait))
 }

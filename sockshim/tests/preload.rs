@@ -237,7 +237,7 @@ fn stdio_on_sockets() {
     let Some(out) = c_cases("stdio") else { return };
     assert!(out.contains("getline 9 line two") && out.contains("told: No such file"), "{out}");
     assert!(out.contains("1 two 3.25 4 5 6 7.5 8|list c 1.000000 2 3 4|plain|"), "{out}");
-    assert_eq!(out.lines().count(), 27, "{out}");
+    assert_eq!(out.lines().count(), 28, "{out}");
 }
 
 #[test]

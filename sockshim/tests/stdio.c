@@ -140,6 +140,30 @@ static void and_back(void) {
     close(client);
 }
 
+/* libc puts /dev/null on 0, 1 and 2 by itself: the socket that was there is closed, though its process lives on. */
+static void daemons(void) {
+    char c;
+    int alive[2];
+    pair();
+    if (pipe(alive)) exit(1);
+    fflush(stdout);
+    pid_t pid = fork();
+    if (pid == 0) {
+        close(client);
+        close(alive[1]);
+        dup2(server, 0);
+        close(server);
+        if (daemon(1, 0)) _exit(1);
+        _exit(read(alive[0], &c, 1) != 0);
+    }
+    close(server);
+    printf("after daemon() %zd\n", read(client, &c, 1));
+    close(alive[1]);
+    close(alive[0]);
+    waitpid(pid, NULL, 0);
+    close(client);
+}
+
 int main(int argc, char **argv) {
     (void)argc;
     where.sin_family = AF_INET;
@@ -149,5 +173,6 @@ int main(int argc, char **argv) {
     formatted();
     standard_streams();
     and_back();
+    daemons();
     return 0;
 }

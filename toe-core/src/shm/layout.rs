@@ -84,12 +84,6 @@ impl SockState {
     }
 }
 
-/// Bits of `RegionHeader::policy`.
-pub mod policy {
-    /// io_uring is left to the kernel; without it, it is refused with ENOSYS.
-    pub const IO_URING: u32 = 1;
-}
-
 /// Bits of `SockSlot::daemon_flags`.
 pub mod daemon_flags {
     /// The peer's FIN has been received in order: EOF after `rx_tail`.
@@ -409,7 +403,7 @@ pub struct RegionHeader {
     pub workers: AtomicU32,
     /// Rules in use.
     pub rules_len: AtomicU32,
-    /// What the daemon's configuration says about this process's shim: bits of [`policy`].
+    /// What the daemon's configuration says about this process's shim: bits of `shm::policy`.
     pub policy: AtomicU32,
     /// Default TX limit for new sockets, bytes.
     pub default_sndbuf: AtomicU32,
@@ -473,8 +467,7 @@ pub struct DaemonPage {
     pub magic: AtomicU32,
     /// [`VERSION`].
     pub version: AtomicU32,
-    /// Robust futex: the daemon's tid | FUTEX_WAITERS while it lives; the kernel sets FUTEX_OWNER_DIED when it dies, and
-    /// every sleeper also waits on this word.
+    /// Robust futex: the daemon's tid | FUTEX_WAITERS while it lives, then FUTEX_OWNER_DIED. Every sleeper waits on it too.
     pub alive: AtomicU32,
     _pad: [AtomicU32; 13],
     /// Workers.
