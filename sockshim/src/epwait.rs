@@ -178,6 +178,9 @@ fn peek_kernel(ep: &EpSet, epfd: i32, found: &mut Found<'_>) -> Result<Kernel, E
     let kernel = filter(found, got);
     if kernel.ours {
         ep.each_set().for_each(|(_, _, set)| set.clear());
+        if ep.sleepers.load(Acquire) > 0 {
+            crate::cancel::pass_on(|| ep.each_set().for_each(|(_, _, set)| set.poke()));
+        }
     }
     Ok(kernel)
 }
