@@ -276,3 +276,32 @@ print('ring' if r >= 0 else ctypes.get_errno())";
     let allowed = output(preloaded("python3", &dir.0).env("TOE_IO_URING", "allow").args(["-c", SETUP]));
     assert_eq!(allowed, kernel);
 }
+
+/// bash opens the connection, puts it on descriptor 1 for each `echo`, and its `printf` is stdio's.
+const REDIRECT: &str = r#"
+import socket, subprocess, sys
+listener = socket.create_server((sys.argv[1], 0))
+script = """exec 3<>/dev/tcp/%s/%d
+echo one >&3; printf '%%s\n' two >&3
+read -r answer <&3; echo "bash got $answer"
+""" % listener.getsockname()
+shell = subprocess.Popen(["bash", "-c", script])
+conn, _ = listener.accept()
+lines = conn.makefile("rw")
+print(lines.readline(), lines.readline(), flush=True)
+lines.write("three\n"); lines.flush()
+print(shell.wait())
+"#;
+
+#[test]
+fn shells_redirect_to_sockets() {
+    if !have_python() || !Command::new("bash").arg("-c").arg("").status().is_ok_and(|s| s.success()) {
+        eprintln!("skipped: no bash");
+        return;
+    }
+    let dir = Dir::new("bash");
+    let _daemon = LoopDaemon::start(&dir.0).unwrap();
+    let out = output(preloaded("python3", &dir.0).args(["-c", REDIRECT, "127.77.15.1"]));
+    assert_eq!(out, "one\n two\n\nbash got three\n0\n");
+    assert_eq!(output(Command::new("python3").args(["-c", REDIRECT, "127.0.0.1"])), out);
+}
