@@ -95,7 +95,8 @@ fn try_to_register() -> Option<(usize, &'static Link)> {
     let mut reason = Reason::Absent;
     for path in socket_paths(env(c"TOE_SOCKET"), env(c"XDG_RUNTIME_DIR")) {
         match Link::register(&path, program, fd_base()) {
-            Ok(link) => {
+            Ok(mut link) => {
+                link.interrupts = Some(&crate::cancel::INTERRUPTS);
                 let link: &'static Link = Box::leak(Box::new(link));
                 LINKS[free].store(core::ptr::from_ref(link).cast_mut(), Release);
                 protect(link);

@@ -3,6 +3,7 @@
 #![allow(unsafe_code)]
 
 use crate::addr;
+use crate::cancel::block;
 use crate::ctx;
 use crate::log::{self, say};
 use crate::offload::{self, Choice, choose, falls_back};
@@ -243,13 +244,11 @@ fn force_nonblocking(fd: c_int, sock: &Sock<'_>) {
     sys!(SYS_fcntl, fd, libc::F_SETFL, status | libc::O_NONBLOCK);
 }
 
-#[unsafe(no_mangle)]
-extern "C" fn accept(fd: c_int, address: *mut sockaddr, len: *mut socklen_t) -> c_int {
+pub fn accept(fd: c_int, address: *mut sockaddr, len: *mut socklen_t) -> c_int {
     accept4(fd, address, len, 0)
 }
 
-#[unsafe(no_mangle)]
-extern "C" fn accept4(fd: c_int, address: *mut sockaddr, len: *mut socklen_t, flags: c_int) -> c_int {
+pub fn accept4(fd: c_int, address: *mut sockaddr, len: *mut socklen_t, flags: c_int) -> c_int {
     let Some(h) = get(fd) else { return raw_accept(fd, address, len, flags) };
     if flags & !(libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK) != 0 {
         sys::set_errno(libc::EINVAL);
@@ -261,7 +260,7 @@ extern "C" fn accept4(fd: c_int, address: *mut sockaddr, len: *mut socklen_t, fl
 }
 
 fn raw_accept(fd: c_int, address: *mut sockaddr, len: *mut socklen_t, flags: c_int) -> c_int {
-    let new = sys!(SYS_accept4, fd, address, len, flags);
+    let new = block!(SYS_accept4, fd, address, len, flags);
     if new >= 0 {
         fresh(new as c_int);
     }
@@ -350,9 +349,8 @@ fn accept_either(
     }
 }
 
-#[unsafe(no_mangle)]
-pub extern "C" fn connect(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int {
-    let raw = || libc_ret(sys!(SYS_connect, fd, address, len)) as c_int;
+pub fn connect(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int {
+    let raw = || libc_ret(block!(SYS_connect, fd, address, len)) as c_int;
     let (e, addr) = (entry(fd), addr::read(address, len));
     match (e.kind(), addr, tables()) {
         (Kind::Engine, _, _) => match get(fd) {

@@ -236,7 +236,13 @@ impl Look<'_> {
             self.kernel.push(pollfd { fd: control, events: 0, revents: 0 });
         }
         let until = if quiet { deadline } else { Some(deadline.unwrap_or(u64::MAX).min(now_ns() + NO_SET_NS)) };
-        let outcome = if self.engine_ready() { Ok(0) } else { kernel_poll(self.kernel.all(), until, mask) };
+        let outcome = if self.engine_ready() {
+            Ok(0)
+        } else if crate::cancel::due() {
+            Err(Errno::INTR)
+        } else {
+            kernel_poll(self.kernel.all(), until, mask)
+        };
         self.hang_up(n, &sets);
         self.kernel.truncate(n);
         for w in self.watches.all() {

@@ -185,6 +185,9 @@ impl Tables {
     pub fn enter(&self, fd: i32, entry: Entry) {
         let stale = self.swap(fd, entry);
         self.drop_entry(fd, stale);
+        if fd <= 2 {
+            crate::hooks_stdio::adopt(fd, entry);
+        }
     }
 
     /// Sets bits of a candidate, if it still is one.

@@ -54,6 +54,8 @@ pub struct DaemonConfig {
     pub loopback: Loopback,
     /// Regions that one user may have at a time.
     pub max_processes_per_user: usize,
+    /// Apps may use io_uring.
+    pub io_uring: bool,
     /// End when nobody has been registered for so long.
     pub idle_exit: Option<Duration>,
 }

@@ -31,6 +31,18 @@ pub struct RawDaemon {
     pub loopback: Loopback,
     pub max_processes_per_user: Option<Spanned<usize>>,
     pub idle_exit_s: Option<u64>,
+    pub io_uring: IoUring,
+}
+
+/// What apps that want io_uring are told.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum IoUring {
+    /// ENOSYS, so that libraries use what they have instead.
+    #[default]
+    Refuse,
+    /// The kernel's answer.
+    Allow,
 }
 
 /// Which thread runs the slow path.

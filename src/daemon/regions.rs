@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use toe_core::ids::{EvSetId, ProcId, RegionId};
 use toe_core::pathq::Sender;
-use toe_core::shm::{MAX_EVSETS, MAX_PROCS, Region};
+use toe_core::shm::{MAX_EVSETS, MAX_PROCS, Region, policy};
 
 /// Regions of all users together: address space is what they cost.
 const MAX_REGIONS: usize = 8192;
@@ -98,6 +98,7 @@ impl Regions {
         header.default_sndbuf.store(self.config.tcp.sndbuf, Relaxed);
         header.default_rcvbuf.store(self.config.tcp.rcvbuf, Relaxed);
         header.loopback.store((self.config.daemon.loopback == Loopback::Offload).into(), Relaxed);
+        header.policy.store(if self.config.daemon.io_uring { policy::IO_URING } else { 0 }, Relaxed);
         rules::publish(&rules::compile(&self.config, program, peer.uid), header);
         let mut entry = Entry { region: Arc::new(region), uid: peer.uid, procs: vec![false; MAX_PROCS], kicks: vec![] };
         for registry in &self.registries {

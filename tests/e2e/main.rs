@@ -5,6 +5,7 @@
 mod common;
 
 mod bulk;
+mod calls;
 mod capture;
 mod commands;
 mod failure;

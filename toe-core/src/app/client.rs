@@ -2,6 +2,7 @@
 
 #![allow(unsafe_code)]
 
+use super::wait::Interrupts;
 use crate::control::{self, Fds, Reply, Request};
 use crate::ids::{EvSetId, ProcId, SockId};
 use crate::shm::{DaemonPageMap, MAX_EVSETS, MAX_PROCS, MAX_WORKERS, Region, SockSlot, VERSION};
@@ -9,7 +10,7 @@ use crate::spin::SpinPolicy;
 use arrayvec::ArrayVec;
 use core::sync::atomic::AtomicI32;
 use core::sync::atomic::AtomicU32;
-use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, SeqCst};
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use core::time::Duration;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
 use rustix::io::Errno;
@@ -77,13 +78,17 @@ pub struct Link {
     pub page: DaemonPageMap,
     /// How long this process's threads spin: as long as the daemon found it worth.
     pub spin: SpinPolicy,
+    /// What may end this link's waits early.
+    pub interrupts: Option<&'static Interrupts>,
     pub(super) control: AtomicI32,
     pub(super) control_lock: AtomicU32,
     pub(super) proc: AtomicU32,
     pub(super) path: SocketPath,
     alive: u32,
     cut_off: AtomicU32,
-    kick_fds: ArrayVec<OwnedFd, MAX_WORKERS>,
+    kick_fds: ArrayVec<AtomicI32, MAX_WORKERS>,
+    /// The memfds of region and page, as long as the app has not taken their numbers (the mappings need them no more).
+    map_fds: [AtomicI32; 2],
     evset_fds: [AtomicI32; MAX_EVSETS],
     fd_base: i32,
 }
@@ -107,15 +112,22 @@ impl Link {
         let mut fds = fds.into_iter().map(|fd| raise(fd, fd_base));
         let region = Region::open(fds.next()?).ok()?;
         let page = DaemonPageMap::open(fds.next()?).ok()?;
-        let kick_fds: ArrayVec<OwnedFd, MAX_WORKERS> = fds.take(MAX_WORKERS).collect();
-        let in_range = reply.workers as usize == kick_fds.len() && (reply.proc as usize) < MAX_PROCS;
-        (in_range && !kick_fds.is_empty()).then(|| Link {
+        let mut kick_fds = ArrayVec::new();
+        let owned: ArrayVec<OwnedFd, MAX_WORKERS> = fds.take(MAX_WORKERS).collect();
+        let in_range = reply.workers as usize == owned.len() && (reply.proc as usize) < MAX_PROCS;
+        if !in_range || owned.is_empty() {
+            return None;
+        }
+        kick_fds.extend(owned.into_iter().map(|fd| AtomicI32::new(fd.into_raw_fd())));
+        Some(Link {
+            map_fds: [region.fd(), page.fd()].map(|fd| AtomicI32::new(fd.as_raw_fd())),
             alive: page.get().alive.load(Acquire),
             spin: SpinPolicy::new(page.get().spin_ns.load(Relaxed).min(MOST_SPIN_NS)),
             cut_off: AtomicU32::new(0),
             region,
             page,
-                        control: AtomicI32::new(control.into_raw_fd()),
+            interrupts: None,
+            control: AtomicI32::new(control.into_raw_fd()),
             control_lock: AtomicU32::new(0),
             proc: AtomicU32::new(reply.proc),
             path: path.clone(),
@@ -169,10 +181,30 @@ impl Link {
     /// Every descriptor of the link, for a table of those that the app must not touch.
     pub fn each_fd(&self, mut f: impl FnMut(RawFd)) {
         f(self.control_fd());
-        f(self.region.fd().as_raw_fd());
-        f(self.page.fd().as_raw_fd());
-        self.kick_fds.iter().for_each(|fd| f(fd.as_raw_fd()));
-        self.evset_fds.iter().map(|fd| fd.load(Acquire)).filter(|&fd| fd >= 0).for_each(f);
+        let more = self.map_fds.iter().chain(&self.kick_fds).chain(&self.evset_fds);
+        more.map(|fd| fd.load(Acquire)).filter(|&fd| fd >= 0).for_each(f);
+    }
+
+    /// Makes every event set's eventfd readable: whoever sleeps on one looks again.
+    pub fn poke_all(&self) {
+        for fd in self.evset_fds.iter().map(|fd| fd.load(SeqCst)).filter(|&fd| fd >= 0) {
+            let _ = rustix::io::write(borrow(fd), &1u64.to_ne_bytes());
+        }
+    }
+
+    /// The app wants the number `fd` for itself: if it is one of the link's, the link goes on with a copy. `None`: it is not.
+    /// The old number stays open and is the app's to close or to replace. EMFILE.
+    pub fn move_fd(&self, fd: RawFd) -> Result<Option<RawFd>, Errno> {
+        let all = [&self.control].into_iter().chain(&self.map_fds).chain(&self.kick_fds).chain(&self.evset_fds);
+        let Some(word) = all.into_iter().find(|word| word.load(Acquire) == fd) else { return Ok(None) };
+        if self.map_fds.iter().any(|m| core::ptr::eq(m, word)) {
+            word.store(-1, Release);
+            return Ok(Some(-1));
+        }
+        let copy = |base| rustix::io::fcntl_dupfd_cloexec(borrow(fd), base).map(IntoRawFd::into_raw_fd);
+        let new = copy(self.fd_base).or_else(|_| copy(3))?;
+        word.store(new, Release);
+        Ok(Some(new))
     }
 
     /// Tells the worker that owns `slot` to look at it.
@@ -190,7 +222,7 @@ impl Link {
         self.region.kick(worker, id);
         let Some(fd) = self.kick_fds.get(worker as usize) else { return };
         if self.page.get().worker[worker as usize].asleep.load(SeqCst) != 0 {
-            let _ = rustix::io::write(fd, &1u64.to_ne_bytes());
+            let _ = rustix::io::write(borrow(fd.load(Relaxed)), &1u64.to_ne_bytes());
         }
     }
 
@@ -233,7 +265,7 @@ impl Link {
 
 impl Drop for Link {
     fn drop(&mut self) {
-        for fd in self.evset_fds.iter().chain([&self.control]) {
+        for fd in self.evset_fds.iter().chain(&self.kick_fds).chain([&self.control]) {
             close_raw(fd.swap(-1, AcqRel));
         }
     }

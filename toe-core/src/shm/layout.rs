@@ -383,7 +383,8 @@ pub struct RegionHeader {
     pub workers: AtomicU32,
     /// Rules in use.
     pub rules_len: AtomicU32,
-    _pad: AtomicU32,
+    /// What the daemon's configuration says about this process's shim: bits of `shm::policy`.
+    pub policy: AtomicU32,
     /// Default TX limit for new sockets, bytes.
     pub default_sndbuf: AtomicU32,
     /// Default RX limit for new sockets, bytes.
@@ -452,8 +453,7 @@ pub struct DaemonPage {
     pub magic: AtomicU32,
     /// [`VERSION`].
     pub version: AtomicU32,
-    /// Robust futex: the daemon's tid | FUTEX_WAITERS while it lives; the kernel sets FUTEX_OWNER_DIED when it dies, and
-    /// every sleeper also waits on this word.
+    /// Robust futex: the daemon's tid | FUTEX_WAITERS while it lives, then FUTEX_OWNER_DIED. Every sleeper waits on it too.
     pub alive: AtomicU32,
     /// Longest spin before a sleep, nanoseconds: what the daemon measured or was told.
     pub spin_ns: AtomicU32,
