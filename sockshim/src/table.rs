@@ -8,7 +8,7 @@ use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64};
 use toe_core::SockId;
 use toe_core::app::{Link, Sock};
-use toe_core::shm::{IndexPool, MAX_SOCKS};
+use toe_core::shm::{IndexPool, MAX_SOCKS, app_flags};
 
 /// Descriptors beyond this are the kernel's.
 pub const MAX_FDS: usize = 1 << 20;
@@ -238,8 +238,36 @@ impl Tables {
             word.store(0, Relaxed);
         }
         self.by_sock[link][sock.index()].store(index + 1, Relaxed);
+        if v6 && let Some(sock) = local.sock() {
+            sock.set_flag(app_flags::INET6, true, false);
+        }
         local.refs.store(1, Release);
         Some(Entry::local(kind, index, local.generation.load(Relaxed)))
+    }
+
+    /// The open socket whose placeholder has this cookie.
+    pub fn by_cookie(&self, cookie: u64) -> Option<&Local> {
+        let used = (self.local_pool.fresh.load(Relaxed) as usize).min(MAX_LOCALS);
+        let has = |l: &&Local| l.sock().is_some_and(|s| s.slot.cookie.load(Relaxed) == cookie);
+        self.locals[..used].iter().filter(|l| l.refs.load(Acquire) > 0).find(has)
+    }
+
+    /// The entry for one more descriptor of such a socket, already counted.
+    pub fn share_by_cookie(&self, cookie: u64) -> Option<Entry> {
+        let local = self.by_cookie(cookie)?;
+        let (index, _) = self.local_of(local.link(), local.sock_id().0)?;
+        local.refs.fetch_update(AcqRel, Acquire, |r| (r > 0).then_some(r + 1)).ok()?;
+        Some(Entry::local(Kind::Engine, index as u32, local.generation.load(Relaxed)))
+    }
+
+    /// The socket of an entry.
+    pub fn sock_of(&self, e: Entry) -> Option<Sock<'static>> {
+        self.locals.get(e.local_index())?.sock()
+    }
+
+    /// Did this process ever have an engine socket?
+    pub fn any_locals(&self) -> bool {
+        self.local_pool.fresh.load(Relaxed) != 0
     }
 
     /// Gives up an entry that never got into the fd table, without releasing its socket.

@@ -9,6 +9,7 @@ mod capture;
 mod commands;
 mod failure;
 mod idle;
+mod inherit;
 mod programs;
 mod python;
 mod web;

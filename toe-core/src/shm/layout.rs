@@ -127,6 +127,8 @@ pub mod app_flags {
     pub const NONBLOCK: u32 = 1 << 17;
     /// The app set TCP_CORK itself, so a send without MSG_MORE leaves `CORK` alone. App only.
     pub const USER_CORK: u32 = 1 << 18;
+    /// Made as AF_INET6: names are told in that form, whatever the addresses are. App only.
+    pub const INET6: u32 = 1 << 24;
 }
 
 /// What an app asks of the slow path through `SockSlot::req_op`.
@@ -213,7 +215,9 @@ pub struct SockSlot {
     pub parent: AtomicU32,
     /// ICMP or other soft error seen (errno), reported on give-up.
     pub soft_error: AtomicU32,
-    _pad0: [AtomicU32; 7],
+    /// Bits of [`kept`](super::kept).
+    pub kept: AtomicU32,
+    _pad0: [AtomicU32; 6],
 
     // -- line 1: written by the daemon, per segment received
     /// In-order bytes received.
@@ -478,22 +482,17 @@ const _: () = {
     assert!(size_of::<ShmAddr>() == 32);
     assert!(size_of::<SockInfo>() == 64);
     assert!(size_of::<SockSlot>() == 640 && align_of::<SockSlot>() == 64);
-    assert!(offset_of!(SockSlot, rx_tail) == 64);
-    assert!(offset_of!(SockSlot, tx_head) == 128);
-    assert!(offset_of!(SockSlot, rx_head) == 192);
-    assert!(offset_of!(SockSlot, tx_tail) == 256);
-    assert!(offset_of!(SockSlot, holders) == 320);
-    assert!(offset_of!(SockSlot, req_seq) == 384);
+    assert!(offset_of!(SockSlot, rx_tail) == 64 && offset_of!(SockSlot, tx_head) == 128);
+    assert!(offset_of!(SockSlot, rx_head) == 192 && offset_of!(SockSlot, tx_tail) == 256);
+    assert!(offset_of!(SockSlot, holders) == 320 && offset_of!(SockSlot, req_seq) == 384);
     assert!(offset_of!(SockSlot, local) == 512);
     assert!(size_of::<ReadySet>() == 64 + 128 + 8192);
     assert!(size_of::<EvSet>() == 64 + size_of::<ReadySet>());
     assert!(size_of::<AcceptRing>() == 128 + 4 * ACCEPT_RING);
-    assert!(size_of::<ShmRule>() == 48);
-    assert!(size_of::<IndexPool<64>>() == 64 + 256);
+    assert!(size_of::<ShmRule>() == 48 && size_of::<IndexPool<64>>() == 64 + 256);
     assert!(offset_of!(RegionLayout, header) == 0);
     assert!(offset_of!(RegionLayout, tx_arena) % 64 == 0);
     assert!(REGION_SIZE.is_multiple_of(4096));
-    assert!(size_of::<WorkerPage>() == 64);
-    assert!(size_of::<DaemonPage>() == 4096);
+    assert!(size_of::<WorkerPage>() == 64 && size_of::<DaemonPage>() == 4096);
     assert!(MAX_SOCKS == 64 * 64 * 16 && APP_SOCKS < MAX_SOCKS);
 };
