@@ -7,8 +7,8 @@ use crate::sys::{self, Lock, sys};
 use crate::table::{Entry, Kind, MAX_LINKS, tables};
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64};
-use rustix::fd::BorrowedFd;
 use toe_core::SockId;
+use toe_core::app::adopt::Claim;
 use toe_core::app::client::socket_paths;
 use toe_core::app::wait::now_ns;
 use toe_core::app::{Link, Reason};
@@ -119,25 +119,25 @@ fn add(link: Link) -> Option<(usize, &'static Link)> {
 
 /// Where the socket behind an inherited or received placeholder belongs. Asks the daemons of all links that can be asked, then
 /// those that the environment names.
-pub fn adopt(placeholder: BorrowedFd<'_>) -> Option<(usize, SockId)> {
+pub fn adopt(claim: Claim<'_>) -> Option<(usize, SockId)> {
     let old = block_signals();
     let found = {
         let _held = REGISTERING.lock();
-        adopt_on_a_link(placeholder).or_else(|| adopt_anew(placeholder))
+        adopt_on_a_link(claim).or_else(|| adopt_anew(claim))
     };
     restore_signals(old);
     found
 }
 
-fn adopt_on_a_link(placeholder: BorrowedFd<'_>) -> Option<(usize, SockId)> {
-    (0..MAX_LINKS).find_map(|n| Some((n, link(n).filter(|l| l.proc().is_some())?.adopt_too(placeholder).ok()?)))
+fn adopt_on_a_link(claim: Claim<'_>) -> Option<(usize, SockId)> {
+    (0..MAX_LINKS).find_map(|n| Some((n, link(n).filter(|l| l.proc().is_some())?.adopt_too(claim).ok()?)))
 }
 
-fn adopt_anew(placeholder: BorrowedFd<'_>) -> Option<(usize, SockId)> {
+fn adopt_anew(claim: Claim<'_>) -> Option<(usize, SockId)> {
     let mut name = [0u8; 256];
     let program = program_name(&mut name);
     for path in socket_paths(env(c"TOE_SOCKET"), env(c"XDG_RUNTIME_DIR")) {
-        match Link::adopt(&path, placeholder, program, fd_base()) {
+        match Link::adopt(&path, claim, program, fd_base()) {
             Ok((link, sock)) => return add(link).map(|(n, _)| (n, sock)),
             Err(e) => say!("not adopted: {e}"),
         }

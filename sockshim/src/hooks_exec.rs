@@ -2,12 +2,14 @@
 
 #![allow(unsafe_code)]
 
+use crate::image::{self, Image};
 use crate::keep;
 use crate::sys::{libc_ret, sys};
+use crate::table::tables;
 use core::ffi::{CStr, c_char, c_void};
 use core::sync::atomic::AtomicPtr;
 use core::sync::atomic::Ordering::{Acquire, Release};
-use libc::{FILE, c_int, pid_t};
+use libc::{AT_FDCWD, FILE, c_int, pid_t};
 use toe_core::app::adopt::Keep;
 
 type Argv = *const *const c_char;
@@ -47,6 +49,11 @@ static SYSTEM: Real = Real::new(c"system");
 static POPEN: Real = Real::new(c"popen");
 static DAEMON: Real = Real::new(c"daemon");
 
+/// What libc runs commands with.
+fn shell() -> Image {
+    image::at(AT_FDCWD, c"/bin/sh".as_ptr(), 0, env())
+}
+
 /// Looks up all of libc's functions.
 pub fn resolve() {
     for real in [&EXECVPE, &FEXECVE, &SPAWN, &SPAWNP, &SYSTEM, &POPEN, &DAEMON] {
@@ -55,13 +62,20 @@ pub fn resolve() {
 }
 
 /// Before another image takes this process's descriptors.
-fn leave(also: &[c_int]) {
-    keep::at_exec(also, Keep::ForShim);
+fn leave(also: &[c_int], image: impl FnOnce() -> Image) {
+    if !tables().is_some_and(|t| t.any_locals()) {
+        return;
+    }
+    match image() {
+        Image::Shim => keep::at_exec(also, Keep::ForShim),
+        Image::Plain => keep::at_exec(also, Keep::Relay),
+        Image::Missing => {}
+    }
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn execve(path: *const c_char, argv: Argv, envp: Argv) -> c_int {
-    leave(&[]);
+    leave(&[], || image::at(AT_FDCWD, path, 0, envp));
     libc_ret(sys!(SYS_execve, path, argv, envp)) as c_int
 }
 
@@ -72,13 +86,13 @@ extern "C" fn execv(path: *const c_char, argv: Argv) -> c_int {
 
 #[unsafe(no_mangle)]
 extern "C" fn execveat(dir: c_int, path: *const c_char, argv: Argv, envp: Argv, flags: c_int) -> c_int {
-    leave(&[]);
+    leave(&[], || image::at(dir, path, flags, envp));
     libc_ret(sys!(SYS_execveat, dir, path, argv, envp, flags)) as c_int
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn fexecve(fd: c_int, argv: Argv, envp: Argv) -> c_int {
-    leave(&[]);
+    leave(&[], || image::at(fd, c"".as_ptr(), libc::AT_EMPTY_PATH, envp));
     // SAFETY: fexecve has this type.
     let real: extern "C" fn(c_int, Argv, Argv) -> c_int = unsafe { core::mem::transmute(FEXECVE.get()) };
     real(fd, argv, envp)
@@ -86,7 +100,7 @@ extern "C" fn fexecve(fd: c_int, argv: Argv, envp: Argv) -> c_int {
 
 #[unsafe(no_mangle)]
 extern "C" fn execvpe(file: *const c_char, argv: Argv, envp: Argv) -> c_int {
-    leave(&[]);
+    leave(&[], || image::in_path(file, envp));
     // SAFETY: execvpe has this type.
     let real: extern "C" fn(*const c_char, Argv, Argv) -> c_int = unsafe { core::mem::transmute(EXECVPE.get()) };
     real(file, argv, envp)
@@ -99,19 +113,11 @@ extern "C" fn execvp(file: *const c_char, argv: Argv) -> c_int {
 
 type Spawn = extern "C" fn(*mut pid_t, *const c_char, *const c_void, *const c_void, Argv, Argv) -> c_int;
 
-fn spawn(
-    real: &Real,
-    pid: *mut pid_t,
-    path: *const c_char,
-    actions: *const c_void,
-    attr: *const c_void,
-    argv: Argv,
-    envp: Argv,
-) -> c_int {
-    leave(&crate::spawn::dup_sources(actions));
+/// Both spawns: `image` looks the program up as the function will.
+fn spawn(real: &Real, actions: *const c_void, image: impl FnOnce() -> Image) -> Spawn {
+    leave(&crate::spawn::dup_sources(actions), image);
     // SAFETY: both posix_spawn functions have this type.
-    let real: Spawn = unsafe { core::mem::transmute(real.get()) };
-    real(pid, path, actions, attr, argv, envp)
+    unsafe { core::mem::transmute::<*mut c_void, Spawn>(real.get()) }
 }
 
 #[unsafe(no_mangle)]
@@ -123,7 +129,8 @@ extern "C" fn posix_spawn(
     argv: Argv,
     envp: Argv,
 ) -> c_int {
-    spawn(&SPAWN, pid, path, actions, attr, argv, envp)
+    let real = spawn(&SPAWN, actions, || image::at(AT_FDCWD, path, 0, envp));
+    real(pid, path, actions, attr, argv, envp)
 }
 
 #[unsafe(no_mangle)]
@@ -135,13 +142,14 @@ extern "C" fn posix_spawnp(
     argv: Argv,
     envp: Argv,
 ) -> c_int {
-    spawn(&SPAWNP, pid, file, actions, attr, argv, envp)
+    let real = spawn(&SPAWNP, actions, || image::in_path(file, envp));
+    real(pid, file, actions, attr, argv, envp)
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn system(command: *const c_char) -> c_int {
     if !command.is_null() {
-        leave(&[]);
+        leave(&[], shell);
     }
     // SAFETY: system has this type.
     let real: extern "C" fn(*const c_char) -> c_int = unsafe { core::mem::transmute(SYSTEM.get()) };
@@ -150,7 +158,7 @@ extern "C" fn system(command: *const c_char) -> c_int {
 
 #[unsafe(no_mangle)]
 extern "C" fn popen(command: *const c_char, kind: *const c_char) -> *mut FILE {
-    leave(&[]);
+    leave(&[], shell);
     // SAFETY: popen has this type.
     let real: extern "C" fn(*const c_char, *const c_char) -> *mut FILE = unsafe { core::mem::transmute(POPEN.get()) };
     let stream = real(command, kind);

@@ -41,6 +41,13 @@ pub fn at_exec(also: &[c_int], how: Keep) {
     });
 }
 
+/// The same for what `each` calls its argument with: the descriptors of a message.
+pub fn at_send(each: impl FnOnce(&mut dyn FnMut(c_int))) {
+    let Some(t) = tables().filter(|t| t.any_locals()) else { return };
+    let mut keeper = Keeper::new(t, Keep::InMessage);
+    each(&mut |fd| keeper.keep(fd));
+}
+
 /// Calls `f` for each open descriptor of this process, whoever made it.
 pub fn each_open_fd(mut f: impl FnMut(c_int)) {
     let flags = libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC;
@@ -107,7 +114,13 @@ impl Keeper {
             return;
         }
         let Some(sock) = self.sock_of(fd) else { return };
-        if sock.slot.kept.load(Acquire) & kept::KEPT != 0 {
+        let now = sock.slot.kept.load(Acquire);
+        // Each message is watched until it has arrived.
+        let done = match self.how {
+            Keep::ForShim => now & kept::KEPT != 0,
+            Keep::InMessage | Keep::Relay => now & kept::RELAYED != 0,
+        };
+        if done {
             return;
         }
         let outcome = self.keep_sock(fd, &sock);
@@ -127,7 +140,8 @@ impl Keeper {
     }
 
     fn keep_sock(&mut self, fd: c_int, sock: &Sock<'static>) -> Result<(), Errno> {
-        let end = match self.connect(fd) {
+        let known = sock.slot.kept.load(Acquire) & kept::KEPT != 0;
+        let end = match if known { Err(Errno::ISCONN) } else { self.connect(fd) } {
             // Kept before, by another process or for a former slot.
             Err(Errno::ISCONN) => -1,
             other => other?,

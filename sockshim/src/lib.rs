@@ -4,7 +4,7 @@
 //! `hooks_ready.rs` (poll, select, epoll), `hooks_opt.rs` (options, names, ioctl), `hooks_fd.rs` (close, dup, fcntl),
 //! `hooks_exec.rs` (exec, posix_spawn, system, popen, daemon). Below them:
 //! `table.rs` (what each descriptor is), `offload.rs` (kernel socket → engine socket), `poll.rs`, `epset.rs`,
-//! `epqueue.rs`, `epwait.rs` (waiting), `fork.rs`, `keep.rs`, `spawn.rs` and `adopt.rs` (sockets that leave for, or come from, another process image), `ctx.rs` (registration), `addr.rs`, `msg.rs`, `log.rs`, `sys.rs` (raw system calls).
+//! `epqueue.rs`, `epwait.rs` (waiting), `fork.rs`, `image.rs`, `keep.rs`, `spawn.rs`, `rights.rs`, `relayed.rs` and `adopt.rs` (sockets that leave for, or come from, another process image), `ctx.rs` (registration), `addr.rs`, `msg.rs`, `log.rs`, `sys.rs` (raw system calls).
 //!
 //! Rules of every hook: a descriptor that is not ours goes straight to the kernel by a raw system call; nothing is taken from the program's
 //! heap after registration; errno changes only on failure.
@@ -29,11 +29,14 @@ mod hooks_fd;
 mod hooks_life;
 mod hooks_opt;
 mod hooks_ready;
+mod image;
 mod keep;
 mod log;
 mod msg;
 mod offload;
 mod poll;
+mod relayed;
+mod rights;
 mod spawn;
 mod sys;
 mod table;

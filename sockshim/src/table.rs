@@ -379,6 +379,8 @@ pub struct Held {
     pub local: &'static Local,
     pub sock: Sock<'static>,
     pub hybrid: bool,
+    /// The descriptor it was reached by.
+    pub fd: i32,
     index: usize,
 }
 
@@ -392,11 +394,23 @@ pub fn get(fd: i32) -> Option<Held> {
     }
 }
 
-/// As [`get`], but not for hybrid listeners, whose data calls are the kernel's errors.
+/// As [`get`], but not for hybrid listeners, whose options and names are the kernel's.
 #[inline]
-pub fn stream(fd: i32) -> Option<Held> {
+pub fn engine(fd: i32) -> Option<Held> {
     let e = entry(fd);
     if e.kind() == Kind::Engine { hold(fd, e) } else { None }
+}
+
+/// As [`engine`], but not for relayed sockets either, whose data calls are the placeholder's.
+#[inline]
+pub fn stream(fd: i32) -> Option<Held> {
+    engine(fd).filter(|h| !h.sock.relayed())
+}
+
+/// As [`get`], but not for relayed sockets.
+#[inline]
+pub fn unrelayed(fd: i32) -> Option<Held> {
+    get(fd).filter(|h| !h.sock.relayed())
 }
 
 fn hold(fd: i32, mut e: Entry) -> Option<Held> {
@@ -409,7 +423,7 @@ fn hold(fd: i32, mut e: Entry) -> Option<Held> {
             if entry(fd) == e
                 && let Some(sock) = local.sock()
             {
-                return Some(Held { tables, local, sock, hybrid: e.kind() == Kind::Hybrid, index });
+                return Some(Held { tables, local, sock, hybrid: e.kind() == Kind::Hybrid, fd, index });
             }
             tables.unref(index);
         }
@@ -426,7 +440,7 @@ impl Held {
     pub fn again(&self) -> Option<Held> {
         let sock = self.local.sock()?;
         self.local.refs.fetch_add(1, AcqRel);
-        Some(Held { tables: self.tables, local: self.local, sock, hybrid: self.hybrid, index: self.index })
+        Some(Held { tables: self.tables, local: self.local, sock, hybrid: self.hybrid, fd: self.fd, index: self.index })
     }
 }
 

@@ -8,6 +8,7 @@ mod kept;
 use super::engines::Command;
 use super::paths::ControlSocket;
 use super::regions::{Place, Regions};
+use super::relay::Relay;
 use super::sys::{self, Peer};
 use kept::Kept;
 use mio::unix::SourceFd;
@@ -75,6 +76,7 @@ pub struct Control {
     conns: HashMap<usize, Conn>,
     next_token: usize,
     kept: Kept,
+    relay: Option<Relay>,
     /// Given up for a moment to accept, and so refuse, a connection when descriptors run out.
     spare: Option<OwnedFd>,
     /// Regions and their processes.
@@ -99,6 +101,7 @@ impl Control {
             conns: HashMap::new(),
             next_token: FIRST_CONN,
             kept: Kept::default(),
+            relay: None,
             spare: spare(),
             regions,
             stats: ControlStats::default(),
@@ -225,7 +228,7 @@ impl Control {
                 Next::Later
             }
             (control::OP_KEEP, _) => self.keep(peer, place, r, fds),
-            (control::OP_ADOPT, _) => self.adopt(token, peer, place, fds),
+            (control::OP_ADOPT, _) => self.adopt(token, peer, place, r, fds),
             (control::OP_EVSET | control::OP_PID, _) => self.refuse(Errno::PERM),
             (control::OP_HELLO | control::OP_CHILD | control::OP_STATUS, _) => self.refuse(Errno::INVAL),
             _ => Next::Malformed,

@@ -176,6 +176,12 @@ impl Regions {
         self.entries.get(&region)?.region.sock(sock)
     }
 
+    /// The same with its region.
+    pub fn shared_slot(&self, region: RegionId, sock: SockId) -> Option<(&Region, &SockSlot)> {
+        let region = &self.entries.get(&region)?.region;
+        Some((region, region.sock(sock)?))
+    }
+
     /// One more process for a region, by a fresh bit.
     pub fn join(&mut self, region: RegionId, pid: u32) -> Result<Place, Errno> {
         let entry = self.entries.get(&region).ok_or(Errno::NOENT)?;

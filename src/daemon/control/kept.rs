@@ -4,18 +4,22 @@
 
 use super::{Control, Next, interest};
 use crate::daemon::regions::Place;
+use crate::daemon::relay::{Job, Relay};
 use crate::daemon::sys::{self, Peer};
+use crate::daemon::waker::LiveWaker;
 use mio::Token;
 use mio::unix::SourceFd;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::atomic::Ordering::SeqCst;
-use toe_core::control::{Fds, Reply, Request};
+use std::time::{Duration, Instant};
+use toe_core::control::{Fds, KEEP_IN_MESSAGE, KEEP_RELAY, Reply, Request};
 use toe_core::ids::{RegionId, SockId};
-use toe_core::shm::app_flags;
+use toe_core::notify;
+use toe_core::shm::{SockState, app_flags, kept};
 
 /// Tokens of kept sockets have this bit.
 const KEPT: usize = 1 << (usize::BITS - 1);
@@ -23,6 +27,11 @@ const KEPT: usize = 1 << (usize::BITS - 1);
 const MAX_KEPT: usize = 65_536;
 /// Those of one user.
 const MAX_KEPT_PER_USER: usize = MAX_KEPT / 2;
+
+/// A program starts within this, or counts as one without the shim. That costs speed, nothing else.
+const STARTED_WITHIN: Duration = Duration::from_secs(3);
+/// The same for a message to be taken. Not long: until then, a receiver without the shim has nothing to read.
+const TAKEN_WITHIN: Duration = Duration::from_millis(500);
 
 /// Is it the token of a kept socket?
 pub fn is_kept(token: usize) -> bool {
@@ -35,8 +44,12 @@ pub fn conn_token(token: usize) -> usize {
 }
 
 struct KeptSock {
-    /// The other end of the placeholder's connection.
-    end: OwnedFd,
+    /// The other end of the placeholder's connection; `None`: the relay has it, and says when it ends.
+    end: Option<OwnedFd>,
+    /// How many who were to adopt it have not done so.
+    expected: usize,
+    /// They have time until then.
+    due: Option<Instant>,
     region: RegionId,
     sock: SockId,
     /// The region's user, and the placeholder's cookie.
@@ -49,6 +62,8 @@ pub struct Kept {
     socks: HashMap<usize, KeptSock>,
     by_cookie: HashMap<(u32, u64), usize>,
     by_user: HashMap<u32, usize>,
+    /// Dues in their order; one that was renewed has an old entry, too.
+    dues: BTreeSet<(Instant, usize)>,
     next: usize,
 }
 
@@ -99,15 +114,77 @@ impl Control {
             return Err(Errno::INVAL);
         }
         let key = (uid, r.cookie);
-        match (self.kept.by_cookie.get(&key).copied(), end) {
-            // Two processes at once: both ends stand for the same placeholder, and only one of them can be true.
-            (Some(token), _) => self.move_kept(token, region, sock),
-            (None, Some(end)) => self.new_kept(end, region, sock, key),
-            (None, None) => Err(Errno::NOENT),
+        let token = match (self.kept.by_cookie.get(&key).copied(), end) {
+            // Two processes at once: only one of them could connect the placeholder.
+            (Some(token), _) => self.move_kept(token, region, sock)?,
+            (None, Some(end)) => self.new_kept(end, region, sock, key)?,
+            (None, None) => return Err(Errno::NOENT),
+        };
+        match r.proc {
+            KEEP_RELAY => self.demote(token),
+            KEEP_IN_MESSAGE => self.expect(token, Instant::now() + TAKEN_WITHIN),
+            _ => self.expect(token, Instant::now() + STARTED_WITHIN),
+        }
+        Ok(())
+    }
+
+    /// Somebody is to adopt the socket soon; otherwise who has it cannot.
+    fn expect(&mut self, token: usize, due: Instant) {
+        let Some(k) = self.kept.socks.get_mut(&token).filter(|k| k.end.is_some()) else { return };
+        k.expected += 1;
+        k.due = Some(due);
+        self.kept.dues.insert((due, token));
+    }
+
+    /// When [`check_due`](Self::check_due) has something to do.
+    pub fn next_due(&self) -> Option<Instant> {
+        self.kept.dues.first().map(|&(at, _)| at)
+    }
+
+    /// Relays what was not adopted in time.
+    pub fn check_due(&mut self, now: Instant) {
+        while let Some(&(at, token)) = self.kept.dues.first().filter(|(at, _)| *at <= now) {
+            self.kept.dues.pop_first();
+            let Some(k) = self.kept.socks.get_mut(&token).filter(|k| k.due == Some(at)) else { continue };
+            k.due = None;
+            if std::mem::take(&mut k.expected) > 0 {
+                self.demote(token);
+            }
         }
     }
 
-    fn new_kept(&mut self, end: OwnedFd, region: RegionId, sock: SockId, key: (u32, u64)) -> Result<(), Errno> {
+    /// From now on all bytes of the socket go through its placeholder.
+    fn demote(&mut self, token: usize) {
+        let Some(relay) = &mut self.relay else { return };
+        let Some(k) = self.kept.socks.get_mut(&token) else { return };
+        let Some((region, slot)) = self.regions.shared_slot(k.region, k.sock) else { return };
+        // Bytes alone do not make an accept.
+        if slot.state.load(SeqCst) == SockState::Listening as u32 {
+            return;
+        }
+        let Some(end) = k.end.take() else { return };
+        let _ = self.registry.deregister(&mut SourceFd(&end.as_raw_fd()));
+        slot.kept.fetch_or(kept::RELAYED, SeqCst);
+        let (id, sock) = (k.region, k.sock);
+        if let Err(e) = relay.take(Job { end, region: id, sock, token }) {
+            tracing::error!("a socket cannot be relayed: {e}");
+            self.end_kept(token);
+            return;
+        }
+        notify::all(region, sock, slot, &LiveWaker);
+    }
+
+    /// Who relays.
+    pub fn relay_by(&mut self, relay: Relay) {
+        self.relay = Some(relay);
+    }
+
+    /// The relay is done with a socket.
+    pub fn relay_ended(&mut self, token: usize) {
+        self.end_kept(token);
+    }
+
+    fn new_kept(&mut self, end: OwnedFd, region: RegionId, sock: SockId, key: (u32, u64)) -> Result<usize, Errno> {
         if !self.kept.has_room(key.0) {
             return Err(Errno::NOSPC);
         }
@@ -120,12 +197,12 @@ impl Control {
             let _ = self.registry.deregister(&mut SourceFd(&raw));
             return Err(e);
         }
-        self.kept.insert(token, KeptSock { end, region, sock, key });
-        Ok(())
+        self.kept.insert(token, KeptSock { end: Some(end), expected: 0, due: None, region, sock, key });
+        Ok(token)
     }
 
     /// The placeholder stands for another slot now (a failed connect was tried again), or was kept before.
-    fn move_kept(&mut self, token: usize, region: RegionId, sock: SockId) -> Result<(), Errno> {
+    fn move_kept(&mut self, token: usize, region: RegionId, sock: SockId) -> Result<usize, Errno> {
         let Some(k) = self.kept.socks.get_mut(&token) else { return Err(Errno::NOENT) };
         let was = (k.region, k.sock);
         if was != (region, sock) {
@@ -133,15 +210,17 @@ impl Control {
             (k.region, k.sock) = (region, sock);
             self.regions.unkeep(was.0, was.1);
         }
-        Ok(())
+        Ok(token)
     }
 
     /// OP_ADOPT.
-    pub(super) fn adopt(&mut self, token: usize, peer: Peer, place: Option<Place>, mut fds: Fds) -> Next {
-        let cookie = fds.pop().and_then(|fd| sys::cookie(fd.as_fd()).ok());
-        let key = cookie.map(|c| (peer.uid, c));
-        let found = key.and_then(|k| self.kept.by_cookie.get(&k)).and_then(|t| self.kept.socks.get(t));
-        let Some((region, sock)) = found.map(|k| (k.region, k.sock)) else { return self.refuse(Errno::NOENT) };
+    pub(super) fn adopt(&mut self, token: usize, peer: Peer, place: Option<Place>, r: &Request, fds: Fds) -> Next {
+        let claimed = match fds.first() {
+            None if peer.pid == std::process::id() => Some((RegionId(r.region), SockId(r.arg))),
+            None => None,
+            Some(placeholder) => self.claimed(peer.uid, placeholder),
+        };
+        let Some((region, sock)) = claimed else { return self.refuse(Errno::NOENT) };
         match place {
             Some(place) if place.region == region => {
                 self.regions.hold(place, sock);
@@ -159,25 +238,47 @@ impl Control {
         }
     }
 
-    /// Something happened at the other end: only its closing is of interest.
+    /// The socket that a user's placeholder stands for.
+    fn claimed(&mut self, uid: u32, placeholder: &OwnedFd) -> Option<(RegionId, SockId)> {
+        let cookie = sys::cookie(placeholder.as_fd()).ok()?;
+        let token = self.kept.by_cookie.get(&(uid, cookie))?;
+        let k = self.kept.socks.get_mut(token)?;
+        k.expected = k.expected.saturating_sub(1);
+        Some((k.region, k.sock))
+    }
+
+    /// Something happened at the other end of a socket that is not relayed: closed; or somebody uses the placeholder itself.
     pub(super) fn kept_event(&mut self, token: usize) {
-        let Some(k) = self.kept.socks.get(&token) else { return };
-        let mut looked = [PollFd::new(&k.end, PollFlags::empty())];
+        let Some(end) = self.kept.socks.get(&token).and_then(|k| k.end.as_ref()) else { return };
+        let mut looked = [PollFd::new(end, PollFlags::IN)];
         let looked = poll(&mut looked, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).map(|_| looked[0].revents());
-        if looked.is_ok_and(|r| r.intersects(PollFlags::HUP | PollFlags::ERR)) {
-            self.end_kept(token);
+        let Ok(events) = looked else { return };
+        let peeked = rustix::net::recv(end, &mut [0u8; 1], RecvFlags::DONTWAIT | RecvFlags::PEEK);
+        match peeked {
+            Err(Errno::AGAIN | Errno::INTR) => {}
+            Ok((_, 1..)) => self.demote(token),
+            Ok(_) if !events.contains(PollFlags::HUP) => self.demote(token),
+            other => {
+                // Closed with bytes unread: TCP says so by a reset (RFC 2525 §2.17).
+                if other == Err(Errno::CONNRESET) {
+                    self.reset_kept(token);
+                }
+                self.end_kept(token);
+            }
+        }
+    }
+
+    fn reset_kept(&self, token: usize) {
+        let k = self.kept.socks.get(&token);
+        if let Some(slot) = k.and_then(|k| self.regions.slot(k.region, k.sock)) {
+            slot.app_flags.fetch_or(app_flags::LINGER_RST, SeqCst);
         }
     }
 
     fn end_kept(&mut self, token: usize) {
         let Some(k) = self.kept.remove(token) else { return };
-        let _ = self.registry.deregister(&mut SourceFd(&k.end.as_raw_fd()));
-        // Closed with bytes unread: TCP says so by a reset (RFC 2525 §2.17).
-        let lost = rustix::net::recv(&k.end, &mut [0u8; 1], RecvFlags::DONTWAIT | RecvFlags::PEEK);
-        if lost == Err(Errno::CONNRESET)
-            && let Some(slot) = self.regions.slot(k.region, k.sock)
-        {
-            slot.app_flags.fetch_or(app_flags::LINGER_RST, SeqCst);
+        if let Some(end) = &k.end {
+            let _ = self.registry.deregister(&mut SourceFd(&end.as_raw_fd()));
         }
         self.regions.unkeep(k.region, k.sock);
     }

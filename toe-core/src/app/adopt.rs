@@ -3,8 +3,8 @@
 
 use super::client::{Link, Reason, SocketPath, check, connect, errno_of, exchange_with, introduce, raise};
 use super::socket::Sock;
-use crate::control::{KEEP_FOR_SHIM, OP_ADOPT, OP_KEEP, Reply, Request};
-use crate::ids::SockId;
+use crate::control::{KEEP_FOR_SHIM, KEEP_IN_MESSAGE, KEEP_RELAY, OP_ADOPT, OP_KEEP, Reply, Request};
+use crate::ids::{RegionId, SockId};
 use core::sync::atomic::Ordering::Relaxed;
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::io::Errno;
@@ -14,12 +14,44 @@ use rustix::io::Errno;
 pub enum Keep {
     /// Whoever gets it has the shim and adopts it.
     ForShim,
+    /// Nobody knows who gets it: it is adopted soon, or relayed.
+    InMessage,
+    /// Whoever gets it has not the shim: it is relayed.
+    Relay,
 }
 
 impl Keep {
     fn word(self) -> u32 {
         match self {
             Keep::ForShim => KEEP_FOR_SHIM,
+            Keep::InMessage => KEEP_IN_MESSAGE,
+            Keep::Relay => KEEP_RELAY,
+        }
+    }
+}
+
+/// Which socket is to be adopted.
+#[derive(Clone, Copy, Debug)]
+pub enum Claim<'a> {
+    /// The one that this placeholder stands for.
+    Placeholder(BorrowedFd<'a>),
+    /// This one. For the daemon's own threads.
+    Slot(RegionId, SockId),
+}
+
+impl<'a> Claim<'a> {
+    fn request(&self) -> Request {
+        let mut request = Request::new(OP_ADOPT);
+        if let Claim::Slot(region, sock) = self {
+            (request.region, request.arg) = (region.0, sock.0);
+        }
+        request
+    }
+
+    fn proof(&self) -> &[BorrowedFd<'a>] {
+        match self {
+            Claim::Placeholder(fd) => core::slice::from_ref(fd),
+            Claim::Slot(..) => &[],
         }
     }
 }
@@ -43,25 +75,20 @@ impl Link {
         if reply.errno == 0 { Ok(()) } else { Err(errno_of(reply.errno)) }
     }
 
-    /// Registers with the daemon behind `path` as a holder of the socket that `placeholder` stands for.
-    pub fn adopt(
-        path: &SocketPath,
-        placeholder: BorrowedFd<'_>,
-        program: &[u8],
-        fd_base: i32,
-    ) -> Result<(Link, SockId), Reason> {
+    /// Registers with the daemon behind `path` as a holder of a socket that it keeps.
+    pub fn adopt(path: &SocketPath, claim: Claim<'_>, program: &[u8], fd_base: i32) -> Result<(Link, SockId), Reason> {
         let control = raise(connect(path).map_err(|_| Reason::Absent)?, fd_base);
-        let mut request = Request::new(OP_ADOPT);
+        let mut request = claim.request();
         introduce(&mut request, program);
-        let (reply, fds) = exchange_with(control.as_fd(), &request, &[placeholder]).map_err(|_| Reason::Absent)?;
+        let (reply, fds) = exchange_with(control.as_fd(), &request, claim.proof()).map_err(|_| Reason::Absent)?;
         check(&reply)?;
         let link = Link::assemble(control, path, &reply, fds, fd_base).ok_or(Reason::Failed)?;
         link.adopted(&reply).map(|id| (link, id)).ok_or(Reason::Failed)
     }
 
     /// The same for one more socket of this link's region. `EXDEV`: it is of another region.
-    pub fn adopt_too(&self, placeholder: BorrowedFd<'_>) -> Result<SockId, Errno> {
-        let (reply, _) = self.request_with(&Request::new(OP_ADOPT), &[placeholder])?;
+    pub fn adopt_too(&self, claim: Claim<'_>) -> Result<SockId, Errno> {
+        let (reply, _) = self.request_with(&claim.request(), claim.proof())?;
         match reply.errno {
             0 => self.adopted(&reply).ok_or(Errno::PROTO),
             e => Err(errno_of(e)),
