@@ -7,6 +7,8 @@ use crate::sys::{self, Lock, sys};
 use crate::table::{Entry, Kind, MAX_LINKS, tables};
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64};
+use toe_core::SockId;
+use toe_core::app::adopt::Claim;
 use toe_core::app::client::socket_paths;
 use toe_core::app::wait::now_ns;
 use toe_core::app::{Link, Reason};
@@ -85,21 +87,18 @@ fn register() -> Option<(usize, &'static Link)> {
 }
 
 fn try_to_register() -> Option<(usize, &'static Link)> {
-    let Some(free) = LINKS.iter().position(|l| l.load(Acquire).is_null()) else {
+    if LINKS.iter().all(|l| !l.load(Acquire).is_null()) {
         log::unregistered(Reason::Failed);
         say!("kernel: too many registrations in one process");
         return None;
-    };
+    }
     let mut name = [0u8; 256];
     let program = program_name(&mut name);
     let mut reason = Reason::Absent;
     for path in socket_paths(env(c"TOE_SOCKET"), env(c"XDG_RUNTIME_DIR")) {
         match Link::register(&path, program, fd_base()) {
-            Ok(mut link) => {
-                link.interrupts = Some(&crate::cancel::INTERRUPTS);
-                let link: &'static Link = Box::leak(Box::new(link));
-                LINKS[free].store(core::ptr::from_ref(link).cast_mut(), Release);
-                protect(link);
+            Ok(link) => {
+                let (free, link) = add(link)?;
                 CURRENT.store(free as u32, Release);
                 log::registered(link);
                 say!("registered: region {}", link.region.id().0);
@@ -111,6 +110,44 @@ fn try_to_register() -> Option<(usize, &'static Link)> {
     }
     log::unregistered(reason);
     say!("kernel: {reason}");
+    None
+}
+
+/// One more link, for ever. `None`: no place left. With [`REGISTERING`] held, or before any thread.
+fn add(mut link: Link) -> Option<(usize, &'static Link)> {
+    let free = LINKS.iter().position(|l| l.load(Acquire).is_null())?;
+    link.interrupts = Some(&crate::cancel::INTERRUPTS);
+    let link: &'static Link = Box::leak(Box::new(link));
+    LINKS[free].store(core::ptr::from_ref(link).cast_mut(), Release);
+    protect(link);
+    Some((free, link))
+}
+
+/// Where the socket behind an inherited or received placeholder belongs. Asks the daemons of all links that can be asked, then
+/// those that the environment names.
+pub fn adopt(claim: Claim<'_>) -> Option<(usize, SockId)> {
+    let old = block_signals();
+    let found = {
+        let _held = REGISTERING.lock();
+        adopt_on_a_link(claim).or_else(|| adopt_anew(claim))
+    };
+    restore_signals(old);
+    found
+}
+
+fn adopt_on_a_link(claim: Claim<'_>) -> Option<(usize, SockId)> {
+    (0..MAX_LINKS).find_map(|n| Some((n, link(n).filter(|l| l.proc().is_some())?.adopt_too(claim).ok()?)))
+}
+
+fn adopt_anew(claim: Claim<'_>) -> Option<(usize, SockId)> {
+    let mut name = [0u8; 256];
+    let program = program_name(&mut name);
+    for path in socket_paths(env(c"TOE_SOCKET"), env(c"XDG_RUNTIME_DIR")) {
+        match Link::adopt(&path, claim, program, fd_base()) {
+            Ok((link, sock)) => return add(link).map(|(n, _)| (n, sock)),
+            Err(e) => say!("not adopted: {e}"),
+        }
+    }
     None
 }
 

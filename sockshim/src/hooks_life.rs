@@ -8,7 +8,7 @@ use crate::ctx;
 use crate::log::{self, say};
 use crate::offload::{self, Choice, choose, falls_back};
 use crate::sys::{self, check, libc_ret, ret, sys};
-use crate::table::{Entry, Held, Kind, Tables, cand, entry, get, tables};
+use crate::table::{Entry, Held, Kind, Tables, cand, entry, get, tables, unrelayed};
 use core::net::SocketAddr;
 use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::Relaxed;
@@ -466,7 +466,7 @@ fn connect_engine(h: &Held, addr: Option<SocketAddr>) -> Result<(), Errno> {
 
 #[unsafe(no_mangle)]
 extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
-    let Some(h) = get(fd) else { return libc_ret(sys!(SYS_shutdown, fd, how)) as c_int };
+    let Some(h) = unrelayed(fd) else { return libc_ret(sys!(SYS_shutdown, fd, how)) as c_int };
     let half = match how {
         libc::SHUT_RD => Shut::Read,
         libc::SHUT_WR => Shut::Write,

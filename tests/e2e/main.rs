@@ -10,6 +10,7 @@ mod capture;
 mod commands;
 mod failure;
 mod idle;
+mod inherit;
 mod loopback;
 mod programs;
 mod python;

@@ -8,6 +8,7 @@
 //! `unsafe` stands in `iov.rs`, `send.rs`, `recv.rs` (copies between caller memory and chunks), `client.rs` (borrowing raw
 //! descriptors), `wait.rs` (clock_gettime), `options.rs` (a zeroed tcp_info) and `testing/flows.rs`.
 
+pub mod adopt;
 pub mod client;
 pub mod evset;
 pub mod fork;

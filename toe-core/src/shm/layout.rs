@@ -117,6 +117,8 @@ pub mod app_flags {
     /// The kernel holds the local port for this socket as well, and has decided that it may: only listeners of the engine
     /// are in its way, no connections and no TIME-WAIT.
     pub const KERNEL_BOUND: u32 = 1 << 19;
+    /// Made as AF_INET6: names are told in that form, whatever the addresses are. App only.
+    pub const INET6: u32 = 1 << 24;
 }
 
 /// What an app asks of the slow path through `SockSlot::req_op`.
@@ -191,7 +193,9 @@ pub struct SockSlot {
     pub parent: AtomicU32,
     /// ICMP or other soft error seen (errno), reported on give-up.
     pub soft_error: AtomicU32,
-    _pad0: [AtomicU32; 7],
+    /// Bits of [`kept`](super::kept).
+    pub kept: AtomicU32,
+    _pad0: [AtomicU32; 6],
 
     // -- line 1: written by the daemon, per segment received
     /// In-order bytes received.
@@ -469,12 +473,9 @@ const _: () = {
     assert!(size_of::<ShmAddr>() == 32);
     assert!(size_of::<SockInfo>() == 64);
     assert!(size_of::<SockSlot>() == 640 && align_of::<SockSlot>() == 64);
-    assert!(offset_of!(SockSlot, rx_tail) == 64);
-    assert!(offset_of!(SockSlot, tx_head) == 128);
-    assert!(offset_of!(SockSlot, rx_head) == 192);
-    assert!(offset_of!(SockSlot, tx_tail) == 256);
-    assert!(offset_of!(SockSlot, holders) == 320);
-    assert!(offset_of!(SockSlot, req_seq) == 384);
+    assert!(offset_of!(SockSlot, rx_tail) == 64 && offset_of!(SockSlot, tx_head) == 128);
+    assert!(offset_of!(SockSlot, rx_head) == 192 && offset_of!(SockSlot, tx_tail) == 256);
+    assert!(offset_of!(SockSlot, holders) == 320 && offset_of!(SockSlot, req_seq) == 384);
     assert!(offset_of!(SockSlot, local) == 512);
     assert!(size_of::<ReadySet>() == 64 + 128 + 8192);
     assert!(size_of::<EvSet>() == 64 + size_of::<ReadySet>());

@@ -40,6 +40,7 @@ impl SockSlot {
             &self.error,
             &self.daemon_flags,
             &self.soft_error,
+            &self.kept,
             &self.rx_wait,
             &self.rx_lock,
             &self.tx_wait,
