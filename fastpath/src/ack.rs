@@ -123,10 +123,12 @@ impl Flow {
 
     /// RFC 6675 §5: look for loss, and begin fast retransmit.
     fn detect_loss(&mut self, env: &mut Env, news: u64) {
-        if news > 0 {
-            self.board.find_lost(self.mss());
-        }
         let (una, nxt) = (self.snd.una, self.snd.nxt);
+        if news > 0 && self.board.find_lost(self.mss()) {
+            // RFC 5681 §4.3: the loss of a retransmission is a second sign of congestion.
+            self.cc.on_loss(self.board.flight(una, nxt));
+            env.stats.lost_retransmits += 1;
+        }
         if una < nxt && self.board.should_recover(self.sack, una) {
             self.cc.on_loss(self.board.flight(una, nxt));
             self.board.enter_recovery(una, nxt, self.mss());

@@ -163,7 +163,7 @@ impl Flow {
         self.snd.cork_over = false;
         self.snd.sws_over = false;
         if plan.again {
-            self.board.resent(plan.start, plan.end);
+            self.board.resent(plan.start, plan.end, self.snd.nxt);
             self.snd.timed = None; // Karn: what is timed may be the copy
             let segments = (plan.end - plan.start).div_ceil(plan.size);
             env.stats.retrans_segs += segments;
@@ -172,7 +172,9 @@ impl Flow {
             if self.snd.una == self.snd.nxt {
                 self.snd.progress = env.now;
             }
+            let before = self.data_sent();
             self.snd.nxt = plan.end;
+            env.stats.bytes_sent += self.data_sent() - before;
             self.board.sent(plan.end - plan.start);
             if self.fin_sent() {
                 self.snd.closed_first = !self.rcv.fin_done;
