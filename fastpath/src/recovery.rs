@@ -112,14 +112,16 @@ impl Scoreboard {
     /// RFC 6675 `Update()`: how far IsLost() reaches. `true`: something that was resent is lost again.
     pub fn find_lost(&mut self, mss: u64) -> bool {
         let (mut bytes, mut ranges) = (0, 0);
+        let enough = u64::from(DUP_THRESH - 1) * mss + 1;
         let proves = |&(start, end): &(u64, u64)| {
             bytes += end - start;
             ranges += 1;
-            ranges >= DUP_THRESH || bytes > u64::from(DUP_THRESH - 1) * mss
+            ranges >= DUP_THRESH || bytes >= enough
         };
         let Some((edge, _)) = self.sacked.top_down().find(proves) else { return false };
         self.lost_to = self.lost_to.max(edge);
-        self.lost_again(edge)
+        // A resent stretch needs its proof above its mark, which may lie within the range.
+        self.lost_again(edge + bytes.saturating_sub(enough))
     }
 
     /// Resent stretches with a mark up to `edge` have been overtaken by enough that left later.
@@ -267,6 +269,13 @@ impl Scoreboard {
             return Some(hole);
         }
         (!self.rescued && top_end < nxt).then(|| (top_end.max(nxt.saturating_sub(mss)), nxt))
+    }
+
+    /// What a tail loss probe repeats when there is nothing new: the last segment, or the first that is missing.
+    pub fn probe(&self, una: u64, nxt: u64, mss: u64) -> Option<(u64, u64)> {
+        let last = nxt.saturating_sub(mss).max(una);
+        let (start, end) = self.sacked.gap(last, nxt).or_else(|| self.sacked.gap(una, nxt))?;
+        Some((start, end.min(start + mss)))
     }
 
     /// `start..end` was sent again, when SND.NXT was `nxt`.

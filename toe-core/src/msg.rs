@@ -185,6 +185,8 @@ pub struct CoreStats {
     /// Retransmissions found lost without a time-out.
     pub lost_retransmits: u64,
     pub timeouts: u64,
+    /// Tail loss probes.
+    pub loss_probes: u64,
     pub header_prediction_hits: u64,
     pub out_of_order: u64,
     pub duplicate_segs: u64,
