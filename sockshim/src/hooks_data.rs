@@ -2,9 +2,11 @@
 
 #![allow(unsafe_code)]
 
-use crate::msg;
+use crate::addr::Given;
+use crate::msg::{self, To};
 use crate::sys::{self, check, libc_ret, ret, sys};
 use crate::table::{Held, Kind, entry, stream};
+use crate::user;
 use libc::{c_int, c_void, iovec, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t, timespec};
 use rustix::io::Errno;
 use toe_core::app::Source;
@@ -16,12 +18,12 @@ fn one(base: *const c_void, len: size_t) -> iovec {
 
 fn recv_one(h: &Held, buf: *mut c_void, len: size_t, flags: c_int) -> ssize_t {
     let iov = one(buf, len);
-    ret(msg::cursor(&iov, 1).and_then(|mut c| msg::recv(h, &mut c, flags)))
+    ret(msg::single(&iov, To::Program).and_then(|mut c| msg::recv(h, &mut c, flags)))
 }
 
 fn send_one(h: &Held, buf: *const c_void, len: size_t, flags: c_int) -> ssize_t {
     let iov = one(buf, len);
-    ret(msg::cursor(&iov, 1).and_then(|mut c| msg::send(h, &mut c, flags)))
+    ret(msg::single(&iov, To::Socket).and_then(|mut c| msg::send(h, &mut c, flags)))
 }
 
 #[unsafe(no_mangle)]
@@ -45,13 +47,13 @@ extern "C" fn write(fd: c_int, buf: *const c_void, len: size_t) -> ssize_t {
 #[unsafe(no_mangle)]
 extern "C" fn readv(fd: c_int, iov: *const iovec, count: c_int) -> ssize_t {
     let Some(h) = stream(fd) else { return libc_ret(sys!(SYS_readv, fd, iov, count)) };
-    ret(msg::cursor(iov, count as usize).and_then(|mut c| if c.left() == 0 { Ok(0) } else { msg::recv(&h, &mut c, 0) }))
+    ret(msg::cursor(iov, count as usize, To::Program).and_then(|mut c| if c.left() == 0 { Ok(0) } else { msg::recv(&h, &mut c, 0) }))
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn writev(fd: c_int, iov: *const iovec, count: c_int) -> ssize_t {
     let Some(h) = stream(fd) else { return libc_ret(sys!(SYS_writev, fd, iov, count)) };
-    ret(msg::cursor(iov, count as usize).and_then(|mut c| msg::send(&h, &mut c, 0)))
+    ret(msg::cursor(iov, count as usize, To::Socket).and_then(|mut c| msg::send(&h, &mut c, 0)))
 }
 
 #[unsafe(no_mangle)]
@@ -73,11 +75,15 @@ extern "C" fn recvfrom(
 ) -> ssize_t {
     let Some(h) = stream(fd) else { return libc_ret(sys!(SYS_recvfrom, fd, buf, len, flags, address, address_len)) };
     let n = recv_one(&h, buf, len, flags);
-    if n >= 0 && !address.is_null() && !address_len.is_null() {
-        // SAFETY: the program's length word. TCP names no sender.
-        unsafe { *address_len = 0 };
+    if n < 0 || address.is_null() {
+        return n;
     }
-    n
+    // TCP names no sender. The bytes are gone even if that cannot be told.
+    let told = user::get(address_len).and_then(|len| match len as i32 {
+        len if len < 0 => Err(Errno::INVAL),
+        _ => user::put(address_len, 0),
+    });
+    ret(told.map(|()| n as usize))
 }
 
 #[unsafe(no_mangle)]
@@ -95,6 +101,15 @@ extern "C" fn sendto(
     address_len: socklen_t,
 ) -> ssize_t {
     if let Some(h) = stream(fd) {
+        if !address.is_null() {
+            // Where it goes is settled; the address is only looked at.
+            if let Err(e) = Given::take(address, address_len) {
+                return ret(Err(e));
+            }
+            if flags & libc::MSG_FASTOPEN != 0 && h.sock.peer().is_ok() {
+                return ret(Err(Errno::ISCONN));
+            }
+        }
         return send_one(&h, buf, len, flags);
     }
     if flags & libc::MSG_FASTOPEN != 0 && entry(fd).kind() == Kind::Candidate {
@@ -153,10 +168,8 @@ extern "C" fn sendmmsg(fd: c_int, messages: *mut mmsghdr, count: u32, flags: c_i
     let Some(h) = stream(fd) else { return libc_ret(sys!(SYS_sendmmsg, fd, messages, count, flags)) as c_int };
     let mut done = 0;
     while done < count.min(1024) {
-        // SAFETY: the program's array of `count` headers.
-        let m = unsafe { &mut *messages.add(done as usize) };
-        match msg::sendmsg(&h, &m.msg_hdr, flags) {
-            Ok(n) => m.msg_len = n as u32,
+        match one_message(messages, done, |m| msg::sendmsg(&h, m, flags)) {
+            Ok(_) => {}
             Err(_) if done > 0 => break,
             Err(e) => return ret(Err(e)) as c_int,
         }
@@ -170,24 +183,44 @@ extern "C" fn recvmmsg(fd: c_int, messages: *mut mmsghdr, count: u32, flags: c_i
     let Some(h) = stream(fd) else {
         return libc_ret(sys!(SYS_recvmmsg, fd, messages, count, flags, timeout)) as c_int;
     };
-    // SAFETY: the program's time-out, if any.
-    let limit = unsafe { timeout.as_ref() }.map(|t| now_ns() + (t.tv_sec as u64) * 1_000_000_000 + t.tv_nsec as u64);
+    let limit = match timeout.is_null() {
+        true => Ok(None),
+        false => user::get(timeout).and_then(|t| crate::hooks_ready::after(t.tv_sec, t.tv_nsec)),
+    };
+    let limit = match limit {
+        Ok(limit) => limit,
+        Err(e) => return ret(Err(e)) as c_int,
+    };
     let mut done = 0;
     while done < count.min(1024) && (done == 0 || limit.is_none_or(|l| now_ns() < l)) {
-        // SAFETY: the program's array of `count` headers.
-        let m = unsafe { &mut *messages.add(done as usize) };
         let later = if flags & libc::MSG_WAITFORONE != 0 && done > 0 { libc::MSG_DONTWAIT } else { 0 };
-        match msg::recvmsg(&h, &mut m.msg_hdr, flags | later) {
-            Ok(n) => m.msg_len = n as u32,
+        match one_message(messages, done, |m| msg::recvmsg(&h, m, flags | later)) {
+            Ok(n) => {
+                done += 1;
+                if n == 0 {
+                    break;
+                }
+            }
             Err(_) if done > 0 => break,
             Err(e) => return ret(Err(e)) as c_int,
         }
-        done += 1;
-        if m.msg_len == 0 {
-            break;
-        }
     }
     done as c_int
+}
+
+/// Message number `at` of the program's array.
+fn one_message(
+    messages: *mut mmsghdr,
+    at: u32,
+    call: impl FnOnce(*mut msghdr) -> Result<usize, Errno>,
+) -> Result<usize, Errno> {
+    let m = messages.wrapping_add(at as usize);
+    user::writable(m, size_of::<mmsghdr>())?;
+    // SAFETY: the program's header, and it is there.
+    let n = call(unsafe { &raw mut (*m).msg_hdr })?;
+    // SAFETY: as above.
+    unsafe { (*m).msg_len = n as u32 };
+    Ok(n)
 }
 
 /// glibc's fortified variants abort on a buffer that is too small for `len`.
@@ -260,8 +293,13 @@ extern "C" fn sendfile(out: c_int, input: c_int, offset: *mut off_t, count: size
         }
         return libc_ret(sys!(SYS_sendfile, out, input, offset, count));
     };
-    // SAFETY: the program's offset, if any.
-    let at = unsafe { offset.as_ref() }.copied();
+    let at = match offset.is_null() {
+        true => None,
+        false => match user::get(offset) {
+            Ok(at) => Some(at),
+            Err(e) => return ret(Err(e)),
+        },
+    };
     let mut src = FileSource { fd: input, offset: at, left: count.min(MAX_COUNT) };
     let outcome = msg::send(&h, &mut src, 0);
     if let (Ok(_), Some(end)) = (&outcome, src.offset) {

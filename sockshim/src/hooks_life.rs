@@ -2,7 +2,8 @@
 
 #![allow(unsafe_code)]
 
-use crate::addr;
+use crate::addr::{self, Given};
+use crate::connect;
 use crate::ctx;
 use crate::log::say;
 use crate::offload::{self, Choice, choose, falls_back};
@@ -14,7 +15,6 @@ use core::sync::atomic::Ordering::Relaxed;
 use libc::{c_int, sockaddr, socklen_t};
 use rustix::io::Errno;
 use toe_core::app::rules::{self, Action, Role};
-use toe_core::app::socket::Shut;
 use toe_core::app::wait::deadline_ms;
 use toe_core::app::{Link, Sock};
 use toe_core::shm::{SockState, app_flags};
@@ -56,26 +56,17 @@ fn kernel_for_good(t: &Tables, fd: c_int) {
 #[unsafe(no_mangle)]
 extern "C" fn bind(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int {
     let raw = || libc_ret(sys!(SYS_bind, fd, address, len)) as c_int;
-    let (e, addr) = (entry(fd), addr::read(address, len));
-    match (e.kind(), addr, tables()) {
+    let (e, given) = (entry(fd), Given::take(address, len));
+    match (e.kind(), given.ok().and_then(|g| own_address(e, fd, &g)), tables()) {
         (Kind::Engine, _, _) => {
             let Some(h) = get(fd) else { return raw() };
-            let outcome = match (h.sock.state(), addr) {
-                (SockState::New, Some(a)) => h.sock.bind(rules::plain(a)),
-                // A failed connect leaves an unbound socket.
-                (SockState::Closed, Some(a)) if !offload::is_set(&h.local.connect_told) => {
-                    h.sock.take_error();
-                    h.local.renew(h.tables).ok_or(Errno::INVAL).and_then(|s| s.bind(rules::plain(a)))
-                }
-                _ => Err(Errno::INVAL),
-            };
-            ret(outcome.map(|()| 0)) as c_int
+            ret(given.and_then(|g| bind_engine(&h, &g)).map(|()| 0)) as c_int
         }
         (Kind::Candidate, Some(a), Some(t)) => {
             if rules::plain(a).ip().is_unspecified() {
                 let r = raw();
                 if r == 0 {
-                    t.mark(fd, cand::WILD);
+                    t.mark_all(fd, cand::WILD);
                 }
                 return r;
             }
@@ -87,12 +78,44 @@ extern "C" fn bind(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int
             }
             let r = raw();
             if r == 0 {
-                t.mark(fd, cand::BOUND);
+                t.mark_all(fd, cand::BOUND);
             }
             r
         }
         _ => raw(),
     }
+}
+
+/// An address that may be the engine's: of the candidate's own family, and no IPv4 for a socket that knows none. The kernel
+/// has an errno for all others.
+fn own_address(e: Entry, fd: c_int, given: &Given) -> Option<SocketAddr> {
+    let a = given.of_family(e.has(cand::V6)).ok()?;
+    let mapped = a.is_ipv6() && rules::plain(a).is_ipv4();
+    let refused = mapped && offload::kernel_int(fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY) == Some(1);
+    (!refused).then_some(a)
+}
+
+fn bind_engine(h: &Held, given: &Given) -> Result<(), Errno> {
+    let a = match given.of_family(is_v6(h)) {
+        Err(Errno::AFNOSUPPORT) if !is_v6(h) && given.is_unspecified_any() => any(false, given.port()),
+        other => other?,
+    };
+    let plain = rules::plain(a);
+    if a.is_ipv6() && plain.is_ipv4() && connect::v6_only(&h.sock) {
+        return Err(Errno::INVAL);
+    }
+    let sock = match h.sock.state() {
+        SockState::New => h.sock,
+        // A failed connect leaves an unbound socket.
+        SockState::Closed if !offload::is_set(&h.local.connect_told) => {
+            let error = h.sock.take_error();
+            connect::renew(h, error).ok_or(Errno::INVAL)?
+        }
+        _ => return Err(Errno::INVAL),
+    };
+    sock.bind(plain)?;
+    h.local.bound.store(1, Relaxed);
+    Ok(())
 }
 
 /// Takes a slot, gives it the socket's options, lets `ask` ask the engine, and puts it in the kernel socket's place.
@@ -106,6 +129,11 @@ fn become_engine(
     let sock = Sock::create(link)?;
     offload::import_options(fd, &sock);
     let outcome = ask(&sock).and_then(|()| offload::replace(t, fd, n, sock));
+    if outcome.is_ok()
+        && let (SockState::Bound, Some(h)) = (sock.state(), get(fd))
+    {
+        h.local.bound.store(1, Relaxed);
+    }
     if outcome.is_err() {
         sock.release();
     } else {
@@ -267,7 +295,7 @@ fn take_as(h: &Held, fd: c_int, address: *mut sockaddr, len: *mut socklen_t, fla
     };
     h.tables.connected(new);
     h.tables.enter(fd, new);
-    let told = addr::write(address, len, sock.slot.remote.load(), v6);
+    let told = if address.is_null() { Ok(()) } else { addr::write(address, len, sock.slot.remote.load(), v6) };
     if told.is_err() {
         // As the kernel: the connection is lost.
         h.tables.enter(fd, Entry(0));
@@ -313,10 +341,10 @@ fn accept_either(
 #[unsafe(no_mangle)]
 pub extern "C" fn connect(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int {
     let raw = || libc_ret(sys!(SYS_connect, fd, address, len)) as c_int;
-    let (e, addr) = (entry(fd), addr::read(address, len));
-    match (e.kind(), addr, tables()) {
+    let (e, given) = (entry(fd), Given::take(address, len));
+    match (e.kind(), given.ok().and_then(|g| own_address(e, fd, &g)), tables()) {
         (Kind::Engine, _, _) => match get(fd) {
-            Some(h) => ret(connect_engine(&h, addr).map(|()| 0)) as c_int,
+            Some(h) => ret(given.and_then(|g| connect::connect(&h, &g)).map(|()| 0)) as c_int,
             None => raw(),
         },
         (Kind::Candidate, Some(a), Some(t)) => ret(connect_candidate(t, fd, a, raw).map(|r| r as usize)) as c_int,
@@ -333,7 +361,7 @@ fn connect_candidate(t: &'static Tables, fd: c_int, a: SocketAddr, raw: impl Fn(
             Choice::Engine(n, link) => match connect_via(t, fd, n, link, target) {
                 Err(e) if falls_back(e) => say!("fd {fd}: connect {a}: kernel ({e:?})"),
                 Err(e) => return Err(e),
-                Ok(()) => return finish_connect(&get(fd).ok_or(Errno::BADF)?).map(|()| 0),
+                Ok(()) => return connect::finish(&get(fd).ok_or(Errno::BADF)?).map(|()| 0),
             },
             Choice::Kernel => {}
         }
@@ -347,7 +375,7 @@ fn connect_candidate(t: &'static Tables, fd: c_int, a: SocketAddr, raw: impl Fn(
 }
 
 /// Connecting to the wildcard address means this host.
-fn to_self(a: SocketAddr) -> SocketAddr {
+pub fn to_self(a: SocketAddr) -> SocketAddr {
     match a {
         SocketAddr::V4(v) if v.ip().is_unspecified() => {
             SocketAddr::new(core::net::Ipv4Addr::LOCALHOST.into(), v.port())
@@ -375,71 +403,10 @@ fn connect_via(t: &'static Tables, fd: c_int, n: usize, link: &'static Link, a: 
     })
 }
 
-/// A connection attempt is under way: waits for its end, unless non-blocking.
-fn finish_connect(h: &Held) -> Result<(), Errno> {
-    let told = || h.local.connect_told.store(1, Relaxed);
-    match h.sock.state() {
-        // A non-blocking connect may end before we look; Linux says so over loopback as well.
-        SockState::Connecting if h.sock.nonblocking() => return Err(Errno::INPROGRESS),
-        SockState::Established => {
-            told();
-            return Ok(());
-        }
-        _ => {}
-    }
-    if h.sock.nonblocking() {
-        // The failure is for SO_ERROR or the next connect.
-        return Err(Errno::INPROGRESS);
-    }
-    let deadline = deadline_ms(h.sock.slot.snd_timeo_ms.load(Relaxed));
-    match h.sock.wait_connected(deadline) {
-        Err(Errno::AGAIN) => Err(Errno::INPROGRESS),
-        Ok(()) => {
-            told();
-            Ok(())
-        }
-        other => other,
-    }
-}
-
-fn connect_engine(h: &Held, addr: Option<SocketAddr>) -> Result<(), Errno> {
-    let target = to_self(rules::plain(addr.ok_or(Errno::AFNOSUPPORT)?));
-    match h.sock.state() {
-        SockState::Established if h.local.connect_told.swap(1, Relaxed) == 0 => Ok(()),
-        SockState::Established => Err(Errno::ISCONN),
-        SockState::Listening => Err(Errno::ISCONN),
-        SockState::Connecting if h.sock.nonblocking() => Err(Errno::ALREADY),
-        SockState::Connecting => finish_connect(h),
-        SockState::New | SockState::Bound => {
-            h.sock.connect(target)?;
-            finish_connect(h)
-        }
-        SockState::Closed | SockState::Free => match h.sock.take_error() {
-            Some(e) => Err(e),
-            None if offload::is_set(&h.local.connect_told) => Err(Errno::ISCONN),
-            None => {
-                let sock = h.local.renew(h.tables).ok_or(Errno::CONNABORTED)?;
-                sock.connect(target)?;
-                let again = h.again().ok_or(Errno::BADF)?;
-                finish_connect(&again)
-            }
-        },
-    }
-}
-
 #[unsafe(no_mangle)]
 extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
     let Some(h) = get(fd) else { return libc_ret(sys!(SYS_shutdown, fd, how)) as c_int };
-    let half = match how {
-        libc::SHUT_RD => Shut::Read,
-        libc::SHUT_WR => Shut::Write,
-        libc::SHUT_RDWR => Shut::Both,
-        _ => {
-            sys::set_errno(libc::EINVAL);
-            return -1;
-        }
-    };
-    let outcome = h.sock.shutdown(half);
+    let outcome = connect::halves(how).and_then(|half| connect::shutdown(&h, half));
     if h.hybrid {
         return libc_ret(sys!(SYS_shutdown, fd, how)) as c_int;
     }

@@ -20,7 +20,7 @@ extern "C" fn setsockopt(fd: c_int, level: c_int, name: c_int, value: *const c_v
             if r == 0
                 && let Some(t) = tables()
             {
-                t.mark(fd, cand::OPTS | buffer_bit(level, name));
+                t.mark_all(fd, cand::OPTS | buffer_bit(level, name));
             }
             libc_ret(r) as c_int
         }

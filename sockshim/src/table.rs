@@ -118,6 +118,8 @@ pub struct Local {
     pub items: AtomicU32,
     /// The peer was told about a finished connect: the next connect is EISCONN.
     pub connect_told: AtomicU32,
+    /// Bound by the program: keeps its address when it is dissolved.
+    pub bound: AtomicU32,
 }
 
 /// All of it.
@@ -192,6 +194,19 @@ impl Tables {
         }
     }
 
+    /// The same for every descriptor of its socket.
+    pub fn mark_all(&self, fd: i32, bits: u64) {
+        let of = entry(fd);
+        self.mark(fd, bits);
+        if of.kind() == Kind::Candidate && of.has(cand::DUP) {
+            self.each(|other, e| {
+                if e.kind() == Kind::Candidate && e.0 >> cand::GROUP_SHIFT == of.0 >> cand::GROUP_SHIFT {
+                    self.mark(other, bits);
+                }
+            });
+        }
+    }
+
     /// Descriptors whose entry satisfies `f`.
     pub fn each(&self, mut f: impl FnMut(i32, Entry)) {
         let last = self.max_fd.load(Relaxed).clamp(-1, MAX_FDS as i32 - 1);
@@ -234,7 +249,7 @@ impl Tables {
         local.link.store(link as u32, Relaxed);
         local.sock.store(sock.0, Relaxed);
         local.v6.store(v6.into(), Relaxed);
-        for word in [&local.forced_nonblock, &local.items, &local.connect_told] {
+        for word in [&local.forced_nonblock, &local.items, &local.connect_told, &local.bound] {
             word.store(0, Relaxed);
         }
         self.by_sock[link][sock.index()].store(index + 1, Relaxed);
@@ -328,19 +343,21 @@ impl Local {
 }
 
 impl Local {
-    /// After a failed connect: a fresh slot in the place of the used one, with its options and watchers, for the next try.
-    pub fn renew(&self, t: &Tables) -> Option<Sock<'static>> {
-        let old = self.sock()?;
+    /// A fresh slot in the place of `old`, with its options and watchers; `old` is the caller's to release. `None`: somebody else
+    /// was faster, or there is none.
+    pub fn renew(&self, t: &Tables, old: &Sock<'static>) -> Option<Sock<'static>> {
         let new = Sock::create(old.link).ok()?;
-        new.inherit_options(&old);
+        new.inherit_options(old);
         new.slot.cookie.store(old.slot.cookie.load(Relaxed), Relaxed);
         for (to, from) in new.slot.sets.iter().zip(&old.slot.sets) {
             to.store(from.load(Relaxed), Relaxed);
         }
+        if self.sock.compare_exchange(old.id.0, new.id.0, AcqRel, Acquire).is_err() {
+            new.release();
+            return None;
+        }
         let index = &t.by_sock[self.link()][old.id.index()];
         t.by_sock[self.link()][new.id.index()].store(index.swap(0, AcqRel), Release);
-        self.sock.store(new.id.0, Release);
-        old.release();
         Some(new)
     }
 }
@@ -390,15 +407,6 @@ fn hold(fd: i32, mut e: Entry) -> Option<Held> {
             return None;
         }
         e = now;
-    }
-}
-
-impl Held {
-    /// The same socket again, after its slot was renewed.
-    pub fn again(&self) -> Option<Held> {
-        let sock = self.local.sock()?;
-        self.local.refs.fetch_add(1, AcqRel);
-        Some(Held { tables: self.tables, local: self.local, sock, hybrid: self.hybrid, index: self.index })
     }
 }
 

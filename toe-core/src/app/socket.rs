@@ -256,7 +256,11 @@ impl<'a> Sock<'a> {
             SockState::Established => {}
             SockState::Listening if how == Shut::Write => return Ok(()),
             SockState::Listening | SockState::Connecting => {}
-            _ => return Err(Errno::NOTCONN),
+            // Remembered all the same.
+            _ => {
+                self.set_flag(flags, true, false);
+                return Err(Errno::NOTCONN);
+            }
         }
         self.apply_shutdown(flags);
         Ok(())
