@@ -105,6 +105,11 @@ pub fn shutdown(h: &Held, how: Shut) -> Result<(), Errno> {
         SockState::Listening if how != Shut::Write => stop_listening(h),
         SockState::Connecting => {
             h.sock.shutdown(Shut::Both)?;
+            // Not before the daemon has told those who are blocked in connect.
+            let deadline = now_ns() + REBIND_NS;
+            while h.sock.state() == SockState::Connecting && now_ns() < deadline {
+                rustix::thread::sched_yield();
+            }
             // A blocked connect is told by the old slot.
             let error = h.sock.nonblocking().then_some(Errno::CONNRESET);
             renew(h, error);

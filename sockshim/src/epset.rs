@@ -15,9 +15,7 @@ use crate::table::{Entry, Kind, Local, MAX_EPS, MAX_ITEMS, MAX_LINKS, Tables, en
 use crate::user;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use core::sync::atomic::{AtomicU32, fence};
-use libc::{
-    EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, EPOLLEXCLUSIVE, EPOLLIN, EPOLLONESHOT, EPOLLOUT, epoll_event,
-};
+use libc::{EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, EPOLLEXCLUSIVE, EPOLLIN, EPOLLONESHOT, EPOLLOUT, epoll_event};
 use rustix::io::Errno;
 use toe_core::EvSetId;
 use toe_core::app::{EventSet, Link};

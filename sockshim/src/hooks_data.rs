@@ -47,7 +47,8 @@ extern "C" fn write(fd: c_int, buf: *const c_void, len: size_t) -> ssize_t {
 #[unsafe(no_mangle)]
 extern "C" fn readv(fd: c_int, iov: *const iovec, count: c_int) -> ssize_t {
     let Some(h) = stream(fd) else { return libc_ret(sys!(SYS_readv, fd, iov, count)) };
-    ret(msg::cursor(iov, count as usize, To::Program).and_then(|mut c| if c.left() == 0 { Ok(0) } else { msg::recv(&h, &mut c, 0) }))
+    ret(msg::cursor(iov, count as usize, To::Program)
+        .and_then(|mut c| if c.left() == 0 { Ok(0) } else { msg::recv(&h, &mut c, 0) }))
 }
 
 #[unsafe(no_mangle)]

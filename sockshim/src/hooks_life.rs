@@ -49,7 +49,7 @@ pub fn fresh(fd: c_int) {
 }
 
 /// From now on the kernel's.
-fn kernel_for_good(t: &Tables, fd: c_int) {
+pub fn kernel_for_good(t: &Tables, fd: c_int) {
     t.enter(fd, Entry(0));
 }
 
@@ -245,7 +245,7 @@ extern "C" fn accept4(fd: c_int, address: *mut sockaddr, len: *mut socklen_t, fl
         return -1;
     }
     let outcome =
-        if h.hybrid { accept_either(&h, fd, address, len, flags) } else { accept_engine(&h, address, len, flags) };
+        if h.hybrid { accept_either(&h, fd, address, len, flags) } else { accept_engine(&h, fd, address, len, flags) };
     ret(outcome.map(|fd| fd as usize)) as c_int
 }
 
@@ -257,7 +257,13 @@ fn raw_accept(fd: c_int, address: *mut sockaddr, len: *mut socklen_t, flags: c_i
     libc_ret(new) as c_int
 }
 
-fn accept_engine(h: &Held, address: *mut sockaddr, len: *mut socklen_t, flags: c_int) -> Result<c_int, Errno> {
+fn accept_engine(
+    h: &Held,
+    listener: c_int,
+    address: *mut sockaddr,
+    len: *mut socklen_t,
+    flags: c_int,
+) -> Result<c_int, Errno> {
     let deadline = deadline_ms(h.sock.slot.rcv_timeo_ms.load(Relaxed));
     loop {
         h.sock.may_accept()?;
@@ -267,7 +273,7 @@ fn accept_engine(h: &Held, address: *mut sockaddr, len: *mut socklen_t, flags: c
             }
             h.sock.wait_acceptable(deadline)?;
         }
-        match take(h, address, len, flags) {
+        match take(h, listener, address, len, flags) {
             Err(Errno::AGAIN) if !h.sock.nonblocking() => {}
             other => return other,
         }
@@ -275,8 +281,13 @@ fn accept_engine(h: &Held, address: *mut sockaddr, len: *mut socklen_t, flags: c
 }
 
 /// A descriptor first, as in the kernel: without one, the connection stays in the queue.
-fn take(h: &Held, address: *mut sockaddr, len: *mut socklen_t, flags: c_int) -> Result<c_int, Errno> {
+fn take(h: &Held, listener: c_int, address: *mut sockaddr, len: *mut socklen_t, flags: c_int) -> Result<c_int, Errno> {
     let fd = offload::placeholder(flags)?;
+    if offload::is_set(&h.local.opts) {
+        let slot = h.sock.slot;
+        let buffers = [&slot.opt_sndbuf, &slot.opt_rcvbuf].map(|w| w.load(Relaxed) != 0);
+        offload::mirror_socket_options(listener, fd, buffers);
+    }
     let outcome = take_as(h, fd, address, len, flags);
     if outcome.is_err() {
         sys::close(fd);
@@ -294,6 +305,7 @@ fn take_as(h: &Held, fd: c_int, address: *mut sockaddr, len: *mut socklen_t, fla
         return Err(Errno::NOBUFS);
     };
     h.tables.connected(new);
+    h.tables.inherit(new, h.local);
     h.tables.enter(fd, new);
     let told = if address.is_null() { Ok(()) } else { addr::write(address, len, sock.slot.remote.load(), v6) };
     if told.is_err() {
@@ -314,7 +326,7 @@ fn accept_either(
     let deadline = deadline_ms(h.sock.slot.rcv_timeo_ms.load(Relaxed));
     loop {
         if h.sock.acceptable() && h.sock.state() == SockState::Listening {
-            match take(h, address, len, flags) {
+            match take(h, fd, address, len, flags) {
                 Err(Errno::AGAIN | Errno::INVAL) => {}
                 other => return other,
             }
@@ -358,6 +370,7 @@ fn connect_candidate(t: &'static Tables, fd: c_int, a: SocketAddr, raw: impl Fn(
         let target = to_self(rules::plain(a));
         match choose(Role::Connect, target) {
             Choice::Refuse => return Err(Errno::NETUNREACH),
+            Choice::Engine(..) if target.port() == 0 => return Err(Errno::CONNREFUSED),
             Choice::Engine(n, link) => match connect_via(t, fd, n, link, target) {
                 Err(e) if falls_back(e) => say!("fd {fd}: connect {a}: kernel ({e:?})"),
                 Err(e) => return Err(e),

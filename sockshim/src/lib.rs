@@ -2,7 +2,7 @@
 //!
 //! Files: `hooks_life.rs` (socket, bind, listen, accept, connect, shutdown), `hooks_data.rs` (read … recvmmsg, sendfile),
 //! `hooks_ready.rs` (poll, select, epoll), `hooks_opt.rs` (options, names, ioctl), `hooks_fd.rs` (close, dup, fcntl). Below them:
-//! `table.rs` (what each descriptor is), `offload.rs` (kernel socket → engine socket), `connect.rs`, `poll.rs`, `epset.rs`,
+//! `table.rs` (what each descriptor is), `offload.rs` (kernel socket → engine socket), `connect.rs`, `remember.rs` (options), `poll.rs`, `epset.rs`,
 //! `epqueue.rs`, `epwait.rs` (waiting), `fork.rs`, `ctx.rs` (registration), `addr.rs`, `msg.rs`, `log.rs`, `user.rs` (EFAULT), `sys.rs` (raw
 //! system calls).
 //!
@@ -12,7 +12,7 @@
 //! Not seen by the shim: stdio on top of an engine socket (libc's own `read` inside `fread`), programs that make system
 //! calls themselves, and descriptors that survive `exec`.
 //!
-//! `unsafe` stands in every file but `connect.rs` and `log.rs`: this crate is a boundary to C. So does `tests/preload.rs` (signals, limits).
+//! `unsafe` stands in every file but `connect.rs`, `remember.rs` and `log.rs`: this crate is a boundary to C. So does `tests/preload.rs` (signals, limits).
 
 #![deny(unsafe_code)]
 
@@ -32,6 +32,7 @@ mod log;
 mod msg;
 mod offload;
 mod poll;
+mod remember;
 mod sys;
 mod table;
 mod user;

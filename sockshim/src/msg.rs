@@ -127,7 +127,8 @@ fn check_control(m: &msghdr) -> Result<(), Errno> {
             if ((*c).cmsg_len as usize) < size_of::<libc::cmsghdr>() || (*c).cmsg_len as usize > len - at {
                 return Err(Errno::INVAL);
             }
-            let known = [libc::SCM_RIGHTS, libc::SCM_CREDENTIALS, libc::SO_MARK, libc::SO_TIMESTAMPING, libc::SO_PRIORITY];
+            let known =
+                [libc::SCM_RIGHTS, libc::SCM_CREDENTIALS, libc::SO_MARK, libc::SO_TIMESTAMPING, libc::SO_PRIORITY];
             if (*c).cmsg_level == libc::SOL_SOCKET && !known.contains(&(*c).cmsg_type) {
                 return Err(Errno::INVAL);
             }

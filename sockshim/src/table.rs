@@ -120,6 +120,10 @@ pub struct Local {
     pub connect_told: AtomicU32,
     /// Bound by the program: keeps its address when it is dissolved.
     pub bound: AtomicU32,
+    /// 1: the placeholder has SOL_SOCKET options that accepted sockets inherit.
+    pub opts: AtomicU32,
+    /// See `remember.rs`.
+    pub remembered: [AtomicU32; crate::remember::COUNT],
 }
 
 /// All of it.
@@ -249,7 +253,8 @@ impl Tables {
         local.link.store(link as u32, Relaxed);
         local.sock.store(sock.0, Relaxed);
         local.v6.store(v6.into(), Relaxed);
-        for word in [&local.forced_nonblock, &local.items, &local.connect_told, &local.bound] {
+        let words = [&local.forced_nonblock, &local.items, &local.connect_told, &local.bound, &local.opts];
+        for word in words.into_iter().chain(&local.remembered) {
             word.store(0, Relaxed);
         }
         self.by_sock[link][sock.index()].store(index + 1, Relaxed);
@@ -269,6 +274,22 @@ impl Tables {
     /// `e`'s socket was accepted: there is no connect left to be told of.
     pub fn connected(&self, e: Entry) {
         self.locals[e.local_index() % MAX_LOCALS].connect_told.store(1, Relaxed);
+    }
+
+    /// Takes over from the kernel socket `fd` what it remembers. `mirrored`: the placeholder has options that accepted sockets inherit.
+    pub fn import_options(&self, e: Entry, fd: i32, mirrored: bool) {
+        let local = &self.locals[e.local_index() % MAX_LOCALS];
+        local.opts.store(mirrored.into(), Relaxed);
+        crate::remember::import(fd, local.v6.load(Relaxed) != 0, &local.remembered);
+    }
+
+    /// What an accepted socket has from its listener.
+    pub fn inherit(&self, e: Entry, listener: &Local) {
+        let local = &self.locals[e.local_index() % MAX_LOCALS];
+        local.opts.store(listener.opts.load(Relaxed), Relaxed);
+        for (to, from) in local.remembered.iter().zip(&listener.remembered) {
+            to.store(from.load(Relaxed), Relaxed);
+        }
     }
 
     /// The local of a slot.

@@ -151,10 +151,13 @@ cases! {
         let (c, _s) = t.pair();
         t.r("fsync", c!(fsync(c)));
         t.r("fdatasync", c!(fdatasync(c)));
-        let at = c!(mmap(null_mut(), 4096, libc::PROT_READ, libc::MAP_SHARED, c, 0));
-        t.say(format!("mmap={}", at == libc::MAP_FAILED as usize as i64));
         t.r("posix_fadvise", c!(posix_fadvise(c, 0, 0, 0)));
         t.r("flock", c!(flock(c, libc::LOCK_EX | libc::LOCK_NB)));
+    }
+    fn mmap_to_receive(t) {
+        let (c, _s) = t.pair();
+        let at = c!(mmap(null_mut(), 4096, libc::PROT_READ, libc::MAP_SHARED, c, 0));
+        t.say(format!("{}", at != libc::MAP_FAILED as usize as i64));
     }
     fn fstat_says_socket(t) {
         let (c, _s) = t.pair();

@@ -176,6 +176,7 @@ cases! {
         t.listen(l, 4);
         let c = t.tcp();
         t.connect(c, t.addr(t.local(l).port()));
+        t.until(l, libc::POLLIN);
         t.levels(l);
         let s = t.accept(l);
         t.name(s);
@@ -406,7 +407,7 @@ cases! {
         t.write(w, b"pipe");
         t.read(r, 9);
         t.recv(r, 9, 0);
-        t.levels(s);
+        t.until(s, libc::POLLRDHUP);
     }
     fn simultaneous_many(t) {
         let l = t.listener(64);

@@ -106,6 +106,19 @@ cases! {
         t.peer(last);
         t.levels(last);
     }
+    fn after_unspec(t) {
+        let mut a = t.addr(0);
+        a.raw[..2].copy_from_slice(&0u16.to_ne_bytes());
+        let (bound, l) = (t.tcp(), t.listener(1));
+        t.bind(bound, t.addr(0));
+        t.connect(bound, t.local(t.listener(1)));
+        for fd in [bound, l, t.pair().0, t.pair().1] {
+            let port = t.local(fd).port();
+            t.connect(fd, a);
+            let now = t.name(fd);
+            t.say(format!("kept={}", now.port() == port));
+        }
+    }
     fn six_to_four(t) {
         let l = t.listener(4);
         let c = tcp6();

@@ -10,6 +10,14 @@ fn both(t: &T, c: c_int, s: c_int) {
     t.levels(s);
 }
 
+/// Waits until the connection is no more.
+fn over(t: &T, fd: c_int) {
+    t.until_true("over", || {
+        let mut a = t.addr(0);
+        c!(getpeername(fd, a.ptr_mut(), &raw mut a.len)) < 0
+    });
+}
+
 fn end(t: &T, fd: c_int) {
     t.until(fd, libc::POLLRDHUP);
     t.recv(fd, 9, 0);
@@ -89,6 +97,7 @@ cases! {
         end(t, c);
         both(t, c, s);
         t.shutdown(s, SHUT_WR);
+        over(t, c);
         t.shutdown(c, SHUT_RDWR);
     }
     fn half_close_server(t) {

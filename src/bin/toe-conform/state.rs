@@ -54,6 +54,10 @@ pub fn matrix() -> Vec<Case> {
                 let s = Subject { fd: build(t), live: t.local(listener), dead: t.dead_port() };
                 crate::sys::sigpipes();
                 run(t, &s);
+                // A peer that is gone answers with a reset.
+                if state.starts_with("peer_closed") && (op.starts_with("send") || op.starts_with("write")) {
+                    t.calm(s.fd, 0);
+                }
                 t.after(s.fd);
             };
             all.push(Case { name: format!("state::{state}::{op}"), body: Box::new(body) });

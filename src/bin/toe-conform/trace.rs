@@ -177,6 +177,12 @@ impl T {
         }
     }
 
+    /// Gives what may come a moment to come: one of `events`, an error or a hang-up.
+    pub fn calm(&self, fd: c_int, events: i16) {
+        let mut p = libc::pollfd { fd, events, revents: 0 };
+        c!(poll(&raw mut p, 1, 40));
+    }
+
     /// Waits until `n` bytes are there to be read, quietly.
     pub fn until_bytes(&self, fd: c_int, n: c_int) {
         self.until_true("bytes", || {
