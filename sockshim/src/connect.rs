@@ -13,6 +13,11 @@ use toe_core::app::wait::{deadline_ms, now_ns};
 use toe_core::app::{Sock, rules};
 use toe_core::shm::{SockState, app_flags};
 
+/// Who bound a socket: [`Local::bound`](crate::table::Local::bound).
+pub const PROGRAM: u32 = 1;
+/// Accepted: the listener did.
+pub const LISTENER: u32 = 2;
+
 /// How long a port that was given up may take to be free.
 const REBIND_NS: u64 = 50_000_000;
 
@@ -32,6 +37,7 @@ pub fn connect(h: &Held, given: &Given) -> Result<(), Errno> {
             let target = target(h, given)?;
             // What was pending is of an earlier life.
             h.sock.take_error();
+            h.sock.set_flag(app_flags::SHUT_RD | app_flags::SHUT_WR, false, false);
             h.sock.connect(target)?;
             finish(h)
         }
@@ -134,13 +140,14 @@ pub fn renew(h: &Held, error: Option<Errno>) -> Option<Sock<'static>> {
     let (name, v6) = (old.local(), is_set(&h.local.v6));
     let new = h.local.renew(h.tables, &old)?;
     h.local.connect_told.store(0, Relaxed);
-    let bound = listened || is_set(&h.local.bound);
+    let bound = if listened { PROGRAM } else { h.local.bound.load(Relaxed) };
     // Whatever the peer has not got yet it does not get.
     old.set_flag(app_flags::LINGER_RST, true, false);
     old.release();
     match name {
-        Some(name) if bound => rebind(&new, name),
-        // Linux keeps showing the port.
+        Some(name) if bound == PROGRAM => rebind(&new, name),
+        // Linux keeps showing it, or at least the port.
+        Some(_) if bound == LISTENER => new.slot.local.store(name),
         Some(name) => new.slot.local.store(Some(SocketAddr::new(any_ip(v6), name.port()))),
         None => {}
     }

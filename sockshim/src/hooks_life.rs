@@ -106,15 +106,17 @@ fn bind_engine(h: &Held, given: &Given) -> Result<(), Errno> {
     }
     let sock = match h.sock.state() {
         SockState::New => h.sock,
-        // A failed connect leaves an unbound socket.
-        SockState::Closed if !offload::is_set(&h.local.connect_told) => {
+        // The end of a connection leaves an unbound socket, which still looks shut down.
+        SockState::Closed if !offload::is_set(&h.local.bound) => {
             let error = h.sock.take_error();
-            connect::renew(h, error).ok_or(Errno::INVAL)?
+            let sock = connect::renew(h, error).ok_or(Errno::INVAL)?;
+            sock.set_flag(app_flags::SHUT_RD | app_flags::SHUT_WR, true, false);
+            sock
         }
         _ => return Err(Errno::INVAL),
     };
     sock.bind(plain)?;
-    h.local.bound.store(1, Relaxed);
+    h.local.bound.store(connect::PROGRAM, Relaxed);
     Ok(())
 }
 
@@ -132,7 +134,7 @@ fn become_engine(
     if outcome.is_ok()
         && let (SockState::Bound, Some(h)) = (sock.state(), get(fd))
     {
-        h.local.bound.store(1, Relaxed);
+        h.local.bound.store(connect::PROGRAM, Relaxed);
     }
     if outcome.is_err() {
         sock.release();

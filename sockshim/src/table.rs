@@ -118,7 +118,7 @@ pub struct Local {
     pub items: AtomicU32,
     /// The peer was told about a finished connect: the next connect is EISCONN.
     pub connect_told: AtomicU32,
-    /// Bound by the program: keeps its address when it is dissolved.
+    /// Who bound it (`connect::PROGRAM`, `connect::LISTENER`): then it keeps its address when it is dissolved.
     pub bound: AtomicU32,
     /// 1: the placeholder has SOL_SOCKET options that accepted sockets inherit.
     pub opts: AtomicU32,
@@ -273,7 +273,9 @@ impl Tables {
 
     /// `e`'s socket was accepted: there is no connect left to be told of.
     pub fn connected(&self, e: Entry) {
-        self.locals[e.local_index() % MAX_LOCALS].connect_told.store(1, Relaxed);
+        let local = &self.locals[e.local_index() % MAX_LOCALS];
+        local.connect_told.store(1, Relaxed);
+        local.bound.store(crate::connect::LISTENER, Relaxed);
     }
 
     /// Takes over from the kernel socket `fd` what it remembers. `mirrored`: the placeholder has options that accepted sockets inherit.

@@ -324,8 +324,12 @@ cases! {
         asleep(READER.load(SeqCst), &AtomicI32::new(0));
         t.r("cancel", c!(pthread_cancel(thread)));
         let mut result = null_mut();
-        t.r("join", c!(pthread_join(thread, &raw mut result)));
+        let mut until: libc::timespec = crate::sys::zeroed();
+        c!(clock_gettime(libc::CLOCK_REALTIME, &raw mut until));
+        until.tv_sec += 2;
+        t.r("join", c!(pthread_timedjoin_np(thread, &raw mut result, &raw const until)));
         t.say(format!("cancelled={}", result as isize == -1));
+        t.nb(c);
         t.send(s, b"abc", 0);
         t.until_bytes(c, 3);
         t.recv(c, 9, 0);

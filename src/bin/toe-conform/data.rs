@@ -223,17 +223,18 @@ cases! {
         t.write(w, b"spliced");
         t.r("splice", c!(splice(r, null_mut(), c, null_mut(), 7, 0)));
         t.until_bytes(s, 1);
-        t.recv(s, 100, 0);
+        t.recv(s, 100, libc::MSG_DONTWAIT);
     }
     fn splice_out(t) {
         let (c, s) = t.pair();
+        t.nb(c);
         let (r, w) = pipe();
         t.send(s, b"spliced", 0);
         t.until_bytes(c, 7);
         t.r("splice", c!(splice(c, null_mut(), w, null_mut(), 4, 0)));
+        t.nb(r);
         t.read(r, 100);
         t.recv(c, 100, 0);
-        t.nb(c);
         t.r("empty", c!(splice(c, null_mut(), w, null_mut(), 4, libc::SPLICE_F_NONBLOCK)));
         c!(close(s));
         t.until(c, libc::POLLRDHUP);
@@ -256,7 +257,7 @@ cases! {
         t.r("fputs", c!(fputs(c"line\n".as_ptr(), f)));
         t.r("fflush", c!(fflush(f)));
         t.until_bytes(s, 5);
-        t.recv(s, 100, 0);
+        t.recv(s, 100, libc::MSG_DONTWAIT);
         t.send(s, b"answer\nmore", 0);
         let mut buf = [0u8; 32];
         let got = c!(fgets(buf.as_mut_ptr().cast(), 32, f));
@@ -268,7 +269,7 @@ cases! {
         let (c, s) = t.pair();
         t.r("dprintf", c!(dprintf(c, c"%d-%s".as_ptr(), 42 as c_int, c"x".as_ptr())));
         t.until_bytes(s, 1);
-        t.recv(s, 100, 0);
+        t.recv(s, 100, libc::MSG_DONTWAIT);
     }
     fn queues(t) {
         let (c, s) = t.pair();

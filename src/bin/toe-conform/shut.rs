@@ -162,6 +162,7 @@ cases! {
         t.send(c, b"x", 0);
         t.recv(c, 9, 0);
         t.send(s, b"y", 0);
+        over(t, c);
         t.peer(c);
         t.shutdown(c, SHUT_RDWR);
     }

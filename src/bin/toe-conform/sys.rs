@@ -25,6 +25,7 @@ pub mod f {
     unsafe extern "C" {
         pub fn sockatmark(fd: c_int) -> c_int;
         pub fn closefrom(first: c_int);
+        pub fn pthread_timedjoin_np(thread: pthread_t, value: *mut *mut c_void, until: *const timespec) -> c_int;
         pub fn dprintf(fd: c_int, format: *const c_char, ...) -> c_int;
     }
 }

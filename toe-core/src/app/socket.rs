@@ -253,7 +253,7 @@ impl<'a> Sock<'a> {
             Shut::Both => app_flags::SHUT_RD | app_flags::SHUT_WR,
         };
         match self.state() {
-            SockState::Established => {}
+            SockState::Established if !self.over() => {}
             SockState::Listening if how == Shut::Write => return Ok(()),
             SockState::Listening | SockState::Connecting => {}
             // Remembered all the same.
@@ -264,6 +264,12 @@ impl<'a> Sock<'a> {
         }
         self.apply_shutdown(flags);
         Ok(())
+    }
+
+    /// Both directions are through, although the daemon has not said so yet.
+    fn over(&self) -> bool {
+        let both = daemon_flags::RX_FIN | daemon_flags::TX_FIN_ACKED;
+        self.slot.daemon_flags.load(Acquire) & both == both
     }
 
     fn apply_shutdown(&self, flags: u32) {
@@ -334,7 +340,7 @@ impl<'a> Sock<'a> {
     /// getpeername; ENOTCONN unless connected.
     pub fn peer(&self) -> Result<SocketAddr, Errno> {
         match self.state() {
-            SockState::Established => self.slot.remote.load().ok_or(Errno::NOTCONN),
+            SockState::Established if !self.over() => self.slot.remote.load().ok_or(Errno::NOTCONN),
             _ => Err(Errno::NOTCONN),
         }
     }
