@@ -322,7 +322,9 @@ pub struct SockSlot {
 pub struct ReadySet {
     /// One bit for each non-zero word of `mid`.
     pub top: AtomicU64,
-    _pad: [AtomicU64; 7],
+    /// Of a kick set: the CPU of the last thread that kicked, plus 1.
+    pub cpu: AtomicU32,
+    _pad: [AtomicU32; 13],
     /// One bit for each non-zero word of `leaf`.
     pub mid: [AtomicU64; MAX_SOCKS / 64 / 64],
     /// One bit for each member.
@@ -469,7 +471,9 @@ pub struct DaemonPage {
     /// Robust futex: the daemon's tid | FUTEX_WAITERS while it lives; the kernel sets FUTEX_OWNER_DIED when it dies, and
     /// every sleeper also waits on this word.
     pub alive: AtomicU32,
-    _pad: [AtomicU32; 13],
+    /// Longest spin before a sleep, nanoseconds: what the daemon measured or was told.
+    pub spin_ns: AtomicU32,
+    _pad: [AtomicU32; 12],
     /// Workers.
     pub worker: [WorkerPage; MAX_WORKERS],
 }
