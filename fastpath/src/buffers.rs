@@ -70,18 +70,22 @@ impl Flow {
             && target.saturating_sub(nxt) >= 2 * told.saturating_sub(nxt)
     }
 
-    /// The app's own wish, or a size that grows with what it reads in a round trip (dynamic right-sizing).
+    /// The app's own wish, or a size that grows with what it reads in a round trip (dynamic right-sizing). The shortest round
+    /// trip counts: a longer one holds bytes that wait in this very buffer, and a larger buffer would only let more of them wait, out of
+    /// the caches.
     pub fn tune_rx(&mut self, env: &Env) {
         let asked = u64::from(self.slot().opt_rcvbuf.load(Relaxed));
         if asked != 0 {
             return self.set_rx_limit(buffer_size(asked));
         }
         let (mark, since) = self.rcv.tuned;
-        let rtt = self.rtt.srtt().unwrap_or(TcpConfig::ms(env.tcp.rto_initial_ms));
-        if env.now.since(since) < rtt {
+        let rtt = self.rtt.least().unwrap_or(TcpConfig::ms(env.tcp.rto_initial_ms));
+        let took = env.now.since(since);
+        if took < rtt {
             return;
         }
-        let read = self.app.head - mark;
+        let read = u128::from(self.app.head - mark) * rtt.as_nanos() / took.as_nanos().max(1);
+        let read = read.min(u128::from(MOST_BUFFER)) as u64;
         self.rcv.tuned = (self.app.head, env.now);
         if 2 * read > self.rcv.limit {
             let most = buffer_size(env.tcp.buf_max.into());

@@ -80,6 +80,7 @@ pub struct FastPath {
     ready: VecDeque<FlowId>,
     /// Scratch for kicks.
     kicked: Vec<FlowId>,
+    kicker_cpu: Option<usize>,
     /// The slow path's frames that wait for a full link.
     waiting_frames: VecDeque<(NicId, Vec<u8>)>,
     nics: Vec<Box<dyn Nic>>,
@@ -113,6 +114,7 @@ impl FastPath {
             wheel: Wheel::new(),
             ready: VecDeque::new(),
             kicked: Vec::new(),
+            kicker_cpu: None,
             waiting_frames: VecDeque::new(),
             links_up: vec![false; nics.len()],
             links_used: vec![false; nics.len()],
@@ -135,6 +137,11 @@ impl FastPath {
     /// Awake again.
     pub fn disarm(&mut self) {
         self.nics.iter_mut().for_each(|nic| nic.disarm());
+    }
+
+    /// Where the app ran that kicked in the last round; `None`: nobody did.
+    pub fn kicker_cpu(&self) -> Option<usize> {
+        self.kicker_cpu
     }
 
     /// The links, for their `wait_fds`.

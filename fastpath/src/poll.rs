@@ -80,10 +80,15 @@ impl FastPath {
     fn take_kicks(&mut self) -> usize {
         let worker = 1 + self.env.core.index();
         let mut count = 0;
+        self.kicker_cpu = None;
         let mut kicked = core::mem::take(&mut self.kicked);
         for state in self.env.regions.iter() {
             let Some(set) = state.region.layout().kick.get(worker) else { continue };
-            count += set.drain(|sock| kicked.extend(state.flow_of(toe_core::SockId(sock))));
+            let drained = set.drain(|sock| kicked.extend(state.flow_of(toe_core::SockId(sock))));
+            if drained > 0 {
+                self.kicker_cpu = set.cpu();
+            }
+            count += drained;
         }
         self.env.stats.kicks += count as u64;
         for id in kicked.drain(..) {

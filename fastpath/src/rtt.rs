@@ -14,6 +14,7 @@ const MOST_DOUBLINGS: u32 = 20;
 #[derive(Debug)]
 pub(crate) struct Rtt {
     srtt: Option<Duration>,
+    least: Option<Duration>,
     rttvar: Duration,
     /// RTO before backing off.
     base: Duration,
@@ -28,6 +29,7 @@ impl Rtt {
         let initial = TcpConfig::ms(tcp.rto_initial_ms);
         let mut rtt = Rtt {
             srtt: None,
+            least: None,
             rttvar: Duration::ZERO,
             base: if syn_lost { initial.max(AFTER_LOST_SYN) } else { initial },
             backoff: 0,
@@ -42,6 +44,7 @@ impl Rtt {
 
     /// A measurement of a segment that was not retransmitted (Karn's rule, RFC 6298 §3), or of a timestamp's echo.
     pub fn sample(&mut self, r: Duration) {
+        self.least = Some(self.least.map_or(r, |least| least.min(r)));
         match self.srtt {
             // (2.2)
             None => {
@@ -73,6 +76,11 @@ impl Rtt {
         self.srtt
     }
 
+    /// The shortest round trip: that of the path without the queues that we fill ourselves.
+    pub fn least(&self) -> Option<Duration> {
+        self.least
+    }
+
     /// Its variation.
     pub fn rttvar(&self) -> Duration {
         self.rttvar
@@ -95,7 +103,7 @@ mod tests {
         assert_eq!((r.srtt(), r.rttvar(), r.rto()), (Some(ms(100)), ms(50), ms(300)));
         r.sample(ms(180));
         assert_eq!((r.srtt(), r.rttvar()), (Some(ms(110)), Duration::from_micros(57_500)));
-        assert_eq!(r.rto(), ms(340));
+        assert_eq!((r.rto(), r.least()), (ms(340), Some(ms(100))));
         r.backoff = 3;
         assert_eq!(r.rto(), ms(340 * 8));
         r.backoff = 400;

@@ -243,7 +243,7 @@ fn default_mtu() -> usize {
 }
 
 fn default_ring() -> usize {
-    2 << 20
+    512 << 10
 }
 
 fn one() -> usize {

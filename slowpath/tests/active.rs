@@ -38,7 +38,7 @@ fn handshake(peer: &str, us: &str, mss: u16) {
     assert_eq!(came.order, "tI", "ACK, then the flow");
     let ack = came.segment();
     assert_eq!((ack.flags, ack.seq, ack.ack), (ACK, syn.seq + 1, p.seq + 1));
-    assert_eq!(ack.window, (1 << 20 >> 7) as u16);
+    assert_eq!(ack.window, (512 << 10 >> 7) as u16);
     let ts = ack.options.timestamps.unwrap();
     assert_eq!((ts.val, ts.ecr), (syn.options.timestamps.unwrap().val.wrapping_add(20), 9000));
     let f = came.installs.remove(0);

@@ -56,7 +56,7 @@ fn handshake(local: &str, peer: &str, listen: &str) {
     assert_eq!((h.state(a), slot.owner.load(SeqCst), slot.parent.load(SeqCst)), (SockState::Established, 1, l.0));
     assert_eq!(slot.local.load(), Some(f.key.local()));
     assert_eq!(slot.remote.load(), Some(f.key.remote()));
-    assert_eq!((slot.rx_limit.load(SeqCst), slot.tx_limit.load(SeqCst)), (1 << 20, 1 << 20));
+    assert_eq!((slot.rx_limit.load(SeqCst), slot.tx_limit.load(SeqCst)), (512 << 10, 512 << 10));
     assert!(h.slow.is_quiet() && h.next().is_none());
 }
 

@@ -1,6 +1,7 @@
 //! From the configuration to running threads: links, queues, engines.
 
 use super::engines::{Command, Event, FastEngine, SlowEngine};
+use super::follow::Follow;
 use super::waker::{LiveWaker, WorkerWake};
 use super::worker::{self, Engine, Sleeper, Worker};
 use crate::config::{Config, NicConfig, NicKind};
@@ -11,7 +12,7 @@ use nic_backend::pcap::{Pcap, PcapFile};
 use slowpath::{NicSetup, Route, SlowPath, SlowPathConfig};
 use std::io::{self, Read};
 use std::sync::atomic::AtomicBool;
-use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -19,6 +20,7 @@ use toe_core::ids::{CoreId, NicId};
 use toe_core::nic::Nic;
 use toe_core::pathq::{self, Receiver, Sender};
 use toe_core::shm::{DaemonPageMap, SLOW_WORKER};
+use toe_core::spin::{CHAIN, SpinPolicy};
 use toe_core::{Instant, notify};
 
 /// Messages that fit between slow path and one core before the sender keeps them itself.
@@ -97,13 +99,16 @@ pub fn start(
     }
     let mut threads =
         Threads { commands: Some(commands), registries, places: vec![], stop: Arc::default(), wakers, handles: vec![] };
-    let spin = config.spin.unwrap_or_else(worker::wake_cost);
-    tracing::info!("spinning {} µs before each sleep", spin.as_micros());
+    let spin = config.spin.unwrap_or_else(|| worker::wake_cost() * CHAIN);
+    let spin_ns = spin.as_nanos().try_into().unwrap_or(u32::MAX);
+    page.get().spin_ns.store(spin_ns, Relaxed);
+    tracing::info!("spinning at most {} µs before each sleep", spin.as_micros());
     for (thread, (engines, sleeper)) in engines.into_iter().zip(sleepers).enumerate() {
         let core = (thread + shared).checked_sub(1);
         let cpu = core.and_then(|c| config.daemon.cores[c]);
         let (page, stop) = (page.clone(), threads.stop.clone());
-        let worker = Worker { engines, sleeper, page, stop, spin, clock: now };
+        let spin = SpinPolicy::new(spin_ns);
+        let worker = Worker { engines, sleeper, page, stop, spin, follow: None, clock: now };
         threads.spawn(core, thread == 0, cpu, worker)?;
     }
     Ok(threads)
@@ -118,12 +123,13 @@ impl Threads {
         };
         let place = match cpu {
             Some(cpu) => format!("{what} pinned to CPU {cpu}"),
-            None => format!("{what} on any CPU"),
+            None => format!("{what} on the CPU of its apps"),
         };
         let name = core.map_or("toe-slow".to_owned(), |c| format!("toe-fast-{c}"));
         let (pinned, told) = mpsc::channel();
         let handle = std::thread::Builder::new().name(name).spawn(move || {
             let ok = cpu.is_none_or(|id| core_affinity::set_for_current(core_affinity::CoreId { id }));
+            worker.follow = if cpu.is_none() { Follow::new(now()) } else { None };
             let _ = pinned.send(ok);
             let _guard = AbortOnPanic;
             if let Err(e) = worker.run() {

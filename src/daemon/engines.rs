@@ -58,6 +58,10 @@ impl Engine for FastEngine {
         self.0.disarm();
     }
 
+    fn kicker_cpu(&self) -> Option<usize> {
+        self.0.kicker_cpu()
+    }
+
     fn wait_fds(&self) -> Vec<RawFd> {
         self.0.nics().iter().flat_map(|n| n.wait_fds()).collect()
     }

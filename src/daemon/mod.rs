@@ -3,6 +3,7 @@
 mod assemble;
 mod control;
 mod engines;
+mod follow;
 pub mod paths;
 mod ready;
 mod regions;

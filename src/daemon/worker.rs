@@ -3,6 +3,7 @@
 //! Sleeping loses nothing: `asleep` is stored first, then every source of work is looked at again, then the thread waits
 //! for descriptors. Whoever brings work does so first and reads `asleep` after; `SeqCst` fences stand between both pairs.
 
+use super::follow::{self, Follow};
 use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Registry, Token, Waker};
 use rustix::event::{EventfdFlags, eventfd};
@@ -15,6 +16,7 @@ use std::time::Duration;
 use toe_core::Instant;
 use toe_core::pathq::Polled;
 use toe_core::shm::DaemonPageMap;
+use toe_core::spin::SpinPolicy;
 
 /// What a worker runs.
 pub trait Engine: Send {
@@ -27,6 +29,10 @@ pub trait Engine: Send {
     /// Descriptors that become readable when there is work.
     fn wait_fds(&self) -> Vec<RawFd> {
         vec![]
+    }
+    /// Where the app ran that kicked in the last round.
+    fn kicker_cpu(&self) -> Option<usize> {
+        None
     }
     /// Changes whenever `wait_fds` would answer differently.
     fn wait_fds_epoch(&self) -> u64 {
@@ -111,8 +117,10 @@ pub struct Worker {
     pub page: Arc<DaemonPageMap>,
     /// Set (then woken) to end it.
     pub stop: Arc<AtomicBool>,
-    /// Time to poll without work before sleeping.
-    pub spin: Duration,
+    /// How long to poll without work before sleeping.
+    pub spin: SpinPolicy,
+    /// Follows its apps; `None`: is pinned, or has no choice.
+    pub follow: Option<Follow>,
     /// Reads the clock.
     pub clock: fn() -> Instant,
 }
@@ -126,14 +134,20 @@ impl Worker {
         while !self.stop.load(SeqCst) {
             let now = (self.clock)();
             let polled = self.poll(now);
+            let waited = now.since(last_work);
             if polled.busy {
+                self.spin.waited(waited.as_nanos() as u64);
+                self.follow_apps(now);
                 last_work = now;
                 continue;
             }
             let near = polled.next.is_some_and(|next| next.since(now) < NEAR);
-            if near || now.since(last_work) < self.spin {
+            if near || (waited.as_nanos() as u64) < self.spin.budget_ns() {
                 rustix::thread::sched_yield();
                 continue;
+            }
+            if let Some(follow) = &mut self.follow {
+                follow.idle(now);
             }
             self.sleep(polled.next, &mut events)?;
         }
@@ -148,6 +162,12 @@ impl Worker {
             all.next = all.next.into_iter().chain(one.next).min();
         }
         all
+    }
+
+    fn follow_apps(&mut self, now: Instant) {
+        if let Some(follow) = &mut self.follow {
+            self.engines.iter().filter_map(|(_, e)| e.kicker_cpu()).for_each(|cpu| follow.kicked(cpu, now));
+        }
     }
 
     fn sleep(&mut self, next: Option<Instant>, events: &mut Events) -> io::Result<()> {
@@ -180,7 +200,7 @@ impl Worker {
     }
 
     fn tell_cpu(&self) {
-        let cpu = rustix::thread::sched_getcpu() as u32;
+        let cpu = follow::here();
         for (worker, _) in &self.engines {
             self.page.get().worker[*worker].cpu.store(cpu, Relaxed);
         }

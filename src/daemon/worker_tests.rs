@@ -100,7 +100,9 @@ impl Bench {
     fn run(mut self, stub: Stub, spin: Duration, body: impl FnOnce(&Bench)) {
         let sleeper = self.sleeper.take().unwrap();
         let (page, stop) = (self.page.clone(), self.stop.clone());
-        let mut worker = Worker { engines: vec![(1, Box::new(stub))], sleeper, page, stop, spin, clock };
+        let spin = SpinPolicy::new(spin.as_nanos() as u32);
+        let engines: Vec<(usize, Box<dyn Engine>)> = vec![(1, Box::new(stub))];
+        let mut worker = Worker { engines, sleeper, page, stop, spin, follow: None, clock };
         let thread = std::thread::spawn(move || worker.run());
         body(&self);
         self.stop.store(true, SeqCst);

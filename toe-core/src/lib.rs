@@ -16,6 +16,7 @@ pub mod notify;
 pub mod pathq;
 pub mod seq;
 pub mod shm;
+pub mod spin;
 pub mod stream;
 pub mod tcp;
 pub mod time;

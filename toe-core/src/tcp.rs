@@ -59,8 +59,8 @@ pub struct TcpConfig {
 impl Default for TcpConfig {
     fn default() -> TcpConfig {
         TcpConfig {
-            sndbuf: 1 << 20,
-            rcvbuf: 1 << 20,
+            sndbuf: 512 << 10,
+            rcvbuf: 512 << 10,
             buf_max: 4 << 20,
             congestion: CongestionControl::Cubic,
             window_scaling: true,

@@ -2,10 +2,11 @@
 
 #![allow(unsafe_code)]
 
-use super::wait::{Interrupts, SpinPolicy};
+use super::wait::Interrupts;
 use crate::control::{self, Fds, Reply, Request};
 use crate::ids::{EvSetId, ProcId, SockId};
 use crate::shm::{DaemonPageMap, MAX_EVSETS, MAX_PROCS, MAX_WORKERS, Region, SockSlot, VERSION};
+use crate::spin::SpinPolicy;
 use arrayvec::ArrayVec;
 use core::sync::atomic::AtomicI32;
 use core::sync::atomic::AtomicU32;
@@ -21,8 +22,8 @@ pub type SocketPath = ArrayVec<u8, 107>;
 
 /// The control socket answers within this, or counts as absent: a stopped daemon must not hang its apps.
 const CONTROL_TIMEOUT: Duration = Duration::from_secs(2);
-/// Time to spin before sleeping, at most.
-const DEFAULT_SPIN_NS: u32 = 50_000;
+/// Longest spin that is taken from a daemon.
+const MOST_SPIN_NS: u32 = 10_000_000;
 /// `proc` of a process that has no holder bit of its own.
 const NO_PROC: u32 = u32::MAX;
 
@@ -75,7 +76,7 @@ pub struct Link {
     pub region: Region,
     /// Whether the daemon lives, and who of it sleeps.
     pub page: DaemonPageMap,
-    /// How long this process's threads spin.
+    /// How long this process's threads spin: as long as the daemon found it worth.
     pub spin: SpinPolicy,
     /// What may end this link's waits early.
     pub interrupts: Option<&'static Interrupts>,
@@ -121,10 +122,10 @@ impl Link {
         Some(Link {
             map_fds: [region.fd(), page.fd()].map(|fd| AtomicI32::new(fd.as_raw_fd())),
             alive: page.get().alive.load(Acquire),
+            spin: SpinPolicy::new(page.get().spin_ns.load(Relaxed).min(MOST_SPIN_NS)),
             cut_off: AtomicU32::new(0),
             region,
             page,
-            spin: SpinPolicy::new(DEFAULT_SPIN_NS),
             interrupts: None,
             control: AtomicI32::new(control.into_raw_fd()),
             control_lock: AtomicU32::new(0),
@@ -215,6 +216,9 @@ impl Link {
     /// Tells `worker` to look at socket `id`; wakes it if it sleeps.
     #[inline]
     pub fn kick_worker(&self, worker: u32, id: SockId) {
+        if let Some(set) = self.region.layout().kick.get(worker as usize) {
+            set.set_cpu(rustix::thread::sched_getcpu());
+        }
         self.region.kick(worker, id);
         let Some(fd) = self.kick_fds.get(worker as usize) else { return };
         if self.page.get().worker[worker as usize].asleep.load(SeqCst) != 0 {

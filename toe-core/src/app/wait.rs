@@ -9,7 +9,7 @@
 
 use super::Link;
 use core::sync::atomic::AtomicU32;
-use core::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
+use core::sync::atomic::Ordering::{Acquire, SeqCst};
 use core::sync::atomic::fence;
 use rustix::io::Errno;
 use rustix::thread::futex::{self, ClockId, Flags, Timespec, Wait, WaitFlags, WaitPtr, WaitvFlags};
@@ -36,35 +36,6 @@ pub enum Stop {
     TimedOut,
     /// The daemon is gone.
     Dead,
-}
-
-/// How long to spin before sleeping; adapts. One for a process.
-pub struct SpinPolicy {
-    budget_ns: AtomicU32,
-    max_ns: AtomicU32,
-}
-
-/// Below this the spin is only one look.
-const MIN_SPIN_NS: u32 = 2_000;
-
-impl SpinPolicy {
-    /// Spins at most `max_ns` (about the cost of a wake-up across cores).
-    pub const fn new(max_ns: u32) -> SpinPolicy {
-        SpinPolicy { budget_ns: AtomicU32::new(max_ns), max_ns: AtomicU32::new(max_ns) }
-    }
-
-    /// Time to spin now.
-    pub fn budget_ns(&self) -> u64 {
-        self.budget_ns.load(Relaxed).into()
-    }
-
-    /// Says how a wait went: its whole length, spinning and sleeping. One that a full spin would have caught makes the next spin
-    /// longer; a longer one halves it, so that an idle app is quiet.
-    pub fn waited(&self, ns: u64) {
-        let (budget, max) = (self.budget_ns.load(Relaxed), self.max_ns.load(Relaxed));
-        let next = if ns <= 2 * u64::from(max) { (budget * 2).max(MIN_SPIN_NS) } else { budget / 2 };
-        self.budget_ns.store(next.min(max), Relaxed);
-    }
 }
 
 /// A way to end other threads' waits before their time (the shim's `pthread_cancel`).
@@ -192,24 +163,4 @@ const TIMED_SLICE_NS: u64 = 500_000_000;
 /// The moment `ms` milliseconds from now; `None` for 0, which means for ever.
 pub fn deadline_ms(ms: u32) -> Option<u64> {
     (ms != 0).then(|| now_ns() + u64::from(ms) * 1_000_000)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn spinning_adapts() {
-        let p = SpinPolicy::new(50_000);
-        for _ in 0..20 {
-            p.waited(10_000_000);
-        }
-        assert_eq!(p.budget_ns(), 0);
-        p.waited(60_000);
-        assert_eq!(p.budget_ns(), u64::from(MIN_SPIN_NS));
-        for _ in 0..10 {
-            p.waited(1_000);
-        }
-        assert_eq!(p.budget_ns(), 50_000);
-    }
 }

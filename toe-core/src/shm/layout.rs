@@ -322,7 +322,9 @@ pub struct SockSlot {
 pub struct ReadySet {
     /// One bit for each non-zero word of `mid`.
     pub top: AtomicU64,
-    _pad: [AtomicU64; 7],
+    /// Of a kick set: the CPU of the last thread that kicked, plus 1.
+    pub cpu: AtomicU32,
+    _pad: [AtomicU32; 13],
     /// One bit for each non-zero word of `leaf`.
     pub mid: [AtomicU64; MAX_SOCKS / 64 / 64],
     /// One bit for each member.
@@ -469,7 +471,9 @@ pub struct DaemonPage {
     pub version: AtomicU32,
     /// Robust futex: the daemon's tid | FUTEX_WAITERS while it lives, then FUTEX_OWNER_DIED. Every sleeper waits on it too.
     pub alive: AtomicU32,
-    _pad: [AtomicU32; 13],
+    /// Longest spin before a sleep, nanoseconds: what the daemon measured or was told.
+    pub spin_ns: AtomicU32,
+    _pad: [AtomicU32; 12],
     /// Workers.
     pub worker: [WorkerPage; MAX_WORKERS],
 }
@@ -478,12 +482,9 @@ const _: () = {
     assert!(size_of::<ShmAddr>() == 32);
     assert!(size_of::<SockInfo>() == 64);
     assert!(size_of::<SockSlot>() == 640 && align_of::<SockSlot>() == 64);
-    assert!(offset_of!(SockSlot, rx_tail) == 64);
-    assert!(offset_of!(SockSlot, tx_head) == 128);
-    assert!(offset_of!(SockSlot, rx_head) == 192);
-    assert!(offset_of!(SockSlot, tx_tail) == 256);
-    assert!(offset_of!(SockSlot, holders) == 320);
-    assert!(offset_of!(SockSlot, req_seq) == 384);
+    assert!(offset_of!(SockSlot, rx_tail) == 64 && offset_of!(SockSlot, tx_head) == 128);
+    assert!(offset_of!(SockSlot, rx_head) == 192 && offset_of!(SockSlot, tx_tail) == 256);
+    assert!(offset_of!(SockSlot, holders) == 320 && offset_of!(SockSlot, req_seq) == 384);
     assert!(offset_of!(SockSlot, local) == 512);
     assert!(size_of::<ReadySet>() == 64 + 128 + 8192);
     assert!(size_of::<EvSet>() == 64 + size_of::<ReadySet>());
@@ -493,7 +494,6 @@ const _: () = {
     assert!(offset_of!(RegionLayout, header) == 0);
     assert!(offset_of!(RegionLayout, tx_arena) % 64 == 0);
     assert!(REGION_SIZE.is_multiple_of(4096));
-    assert!(size_of::<WorkerPage>() == 64);
-    assert!(size_of::<DaemonPage>() == 4096);
+    assert!(size_of::<WorkerPage>() == 64 && size_of::<DaemonPage>() == 4096);
     assert!(MAX_SOCKS == 64 * 64 * 16 && APP_SOCKS < MAX_SOCKS);
 };

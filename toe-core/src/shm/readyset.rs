@@ -4,7 +4,7 @@
 //! each step one atomic read-modify-write, so a member set during a drain is either seen by it or leaves `top` non-zero.
 
 use super::layout::{MAX_SOCKS, ReadySet};
-use core::sync::atomic::Ordering::SeqCst;
+use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 
 impl ReadySet {
     /// Adds `i`; `true` if it was not in the set. Out of range is ignored.
@@ -37,6 +37,20 @@ impl ReadySet {
     #[inline(always)]
     pub fn is_empty(&self) -> bool {
         self.top.load(SeqCst) == 0
+    }
+
+    /// Where the last thread that kicked ran, as far as it said.
+    pub fn cpu(&self) -> Option<usize> {
+        self.cpu.load(Relaxed).checked_sub(1).map(|cpu| cpu as usize)
+    }
+
+    /// Says where a kicking thread runs.
+    #[inline]
+    pub fn set_cpu(&self, cpu: usize) {
+        let word = (cpu as u32).wrapping_add(1);
+        if self.cpu.load(Relaxed) != word {
+            self.cpu.store(word, Relaxed);
+        }
     }
 
     /// Takes out every member and hands it to `f`; returns how many.
