@@ -49,6 +49,13 @@ fn collect(t: &'static Tables, number: usize, found: &mut Found<'_>) {
     let last = ep.last_ready.load(Relaxed);
     while found.count < found.out.len() {
         let Some((n, i)) = ep.dequeue(t) else { break };
+        if i.is_relayed(t) {
+            crate::epset::hand_to_kernel(t, n, i);
+            if n == last {
+                break;
+            }
+            continue;
+        }
         let events = i.events.load(Relaxed);
         let level = i.level(t);
         if level != 0 {

@@ -4,6 +4,7 @@
 
 use crate::cancel::block;
 use crate::msg;
+use crate::rights;
 use crate::sys::{libc_ret, ret};
 use crate::table::{Held, Kind, entry, stream};
 use libc::{c_int, c_void, iovec, mmsghdr, msghdr, size_t, sockaddr, socklen_t, ssize_t, timespec};
@@ -101,7 +102,10 @@ pub fn sendto(
 pub fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
     match stream(fd) {
         Some(h) => ret(msg::sendmsg(&h, message, flags)),
-        None => libc_ret(block!(SYS_sendmsg, fd, message, flags)),
+        None => {
+            rights::leave(message);
+            libc_ret(block!(SYS_sendmsg, fd, message, flags))
+        }
     }
 }
 
@@ -111,34 +115,26 @@ pub fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
         None => {
             let n = block!(SYS_recvmsg, fd, message, flags);
             if n >= 0 {
-                fresh_descriptors(message);
+                rights::arrive(message);
             }
             libc_ret(n)
         }
     }
 }
 
-/// Descriptors that came with a message have new numbers: what we knew of these is stale.
-fn fresh_descriptors(message: *mut msghdr) {
-    if crate::table::tables().is_none() || message.is_null() {
-        return;
-    }
-    // SAFETY: the header that the kernel has just filled in.
-    unsafe {
-        let mut c = libc::CMSG_FIRSTHDR(message);
-        while !c.is_null() {
-            if (*c).cmsg_level == libc::SOL_SOCKET && (*c).cmsg_type == libc::SCM_RIGHTS {
-                let data = libc::CMSG_DATA(c).cast::<c_int>();
-                let bytes = ((*c).cmsg_len as usize).saturating_sub(libc::CMSG_LEN(0) as usize);
-                (0..bytes / 4).for_each(|i| crate::hooks_life::fresh(data.add(i).read_unaligned()));
-            }
-            c = libc::CMSG_NXTHDR(message, c);
-        }
+/// The headers of the first `count` messages (UIO_MAXIOV at most, as in the kernel).
+fn each_message(messages: *mut mmsghdr, count: usize, mut f: impl FnMut(*const msghdr)) {
+    if !messages.is_null() {
+        // SAFETY: the program's array of `count` headers.
+        (0..count.min(1024)).for_each(|i| f(unsafe { &raw const (*messages.add(i)).msg_hdr }));
     }
 }
 
 pub fn sendmmsg(fd: c_int, messages: *mut mmsghdr, count: u32, flags: c_int) -> c_int {
-    let Some(h) = stream(fd) else { return libc_ret(block!(SYS_sendmmsg, fd, messages, count, flags)) as c_int };
+    let Some(h) = stream(fd) else {
+        each_message(messages, count as usize, rights::leave);
+        return libc_ret(block!(SYS_sendmmsg, fd, messages, count, flags)) as c_int;
+    };
     let mut done = 0;
     while done < count.min(1024) {
         // SAFETY: the program's array of `count` headers.
@@ -155,7 +151,9 @@ pub fn sendmmsg(fd: c_int, messages: *mut mmsghdr, count: u32, flags: c_int) -> 
 
 pub fn recvmmsg(fd: c_int, messages: *mut mmsghdr, count: u32, flags: c_int, timeout: *mut timespec) -> c_int {
     let Some(h) = stream(fd) else {
-        return libc_ret(block!(SYS_recvmmsg, fd, messages, count, flags, timeout)) as c_int;
+        let n = block!(SYS_recvmmsg, fd, messages, count, flags, timeout);
+        each_message(messages, n.max(0) as usize, rights::arrive);
+        return libc_ret(n) as c_int;
     };
     // SAFETY: the program's time-out, if any.
     let limit = unsafe { timeout.as_ref() }.map(|t| now_ns() + (t.tv_sec as u64) * 1_000_000_000 + t.tv_nsec as u64);

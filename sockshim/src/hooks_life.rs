@@ -5,20 +5,25 @@
 use crate::addr;
 use crate::cancel::block;
 use crate::ctx;
-use crate::log::say;
+use crate::log::{self, say};
 use crate::offload::{self, Choice, choose, falls_back};
 use crate::sys::{self, check, libc_ret, ret, sys};
-use crate::table::{Entry, Held, Kind, Tables, cand, entry, get, tables};
+use crate::table::{Entry, Held, Kind, Tables, cand, entry, get, tables, unrelayed};
 use core::net::SocketAddr;
 use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::Relaxed;
 use libc::{c_int, sockaddr, socklen_t};
 use rustix::io::Errno;
+use toe_core::SockId;
 use toe_core::app::rules::{self, Action, Role};
 use toe_core::app::socket::Shut;
 use toe_core::app::wait::deadline_ms;
-use toe_core::app::{Link, Sock};
+use toe_core::app::{Link, Sock, Why};
 use toe_core::shm::{SockState, app_flags};
+
+/// Over the kernel's loopback a handshake has happened when connect(2) returns, non-blocking or not, and programs rely on it.
+/// Ours is done within a fraction of this.
+const HANDSHAKE_NS: u64 = 1_000_000;
 
 /// Numbers the kernel sockets that may become engine sockets.
 static GROUPS: AtomicU32 = AtomicU32::new(1);
@@ -28,8 +33,11 @@ extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
     let fd = sys!(SYS_socket, domain, kind, protocol);
     if fd >= 0 {
         fresh(fd as c_int);
-        let stream = kind & 0xf == libc::SOCK_STREAM && (protocol == 0 || protocol == libc::IPPROTO_TCP);
-        if stream && (domain == libc::AF_INET || domain == libc::AF_INET6) && ctx::init() {
+        let internet = domain == libc::AF_INET || domain == libc::AF_INET6;
+        let stream = kind & 0xf == libc::SOCK_STREAM;
+        if stream && internet && protocol != 0 && protocol != libc::IPPROTO_TCP {
+            log::kernel(Why::Protocol);
+        } else if stream && internet && ctx::init() {
             let v6 = if domain == libc::AF_INET6 { cand::V6 } else { 0 };
             let group = u64::from(GROUPS.fetch_add(1, Relaxed)) << cand::GROUP_SHIFT;
             if let Some(t) = tables() {
@@ -72,28 +80,39 @@ extern "C" fn bind(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int
             };
             ret(outcome.map(|()| 0)) as c_int
         }
-        (Kind::Candidate, Some(a), Some(t)) => {
-            if rules::plain(a).ip().is_unspecified() {
-                let r = raw();
-                if r == 0 {
-                    t.mark(fd, cand::WILD);
-                }
-                return r;
-            }
-            if let Choice::Engine(n, link) = choose(Role::Listen, a) {
-                match become_engine(t, fd, n, link, |s| s.bind(rules::plain(a))) {
-                    Err(e) if falls_back(e) => say!("fd {fd}: bind {a}: kernel ({e:?})"),
-                    outcome => return ret(outcome.map(|()| 0)) as c_int,
-                }
-            }
-            let r = raw();
-            if r == 0 {
-                t.mark(fd, cand::BOUND);
-            }
-            r
-        }
+        (Kind::Candidate, Some(a), Some(t)) if of_family(e, a) => bind_candidate(t, fd, a, raw),
         _ => raw(),
     }
+}
+
+fn bind_candidate(t: &'static Tables, fd: c_int, a: SocketAddr, raw: impl Fn() -> c_int) -> c_int {
+    let plain = rules::plain(a);
+    let (mark, why) = match choose(Role::Listen, a) {
+        _ if plain.ip().is_unspecified() => (cand::WILD, None),
+        Choice::Engine(n, link) => match become_engine(t, fd, n, link, |s| s.bind(plain)) {
+            Err(e) if falls_back(e) => {
+                say!("fd {fd}: bind {a}: kernel ({e:?})");
+                (cand::BOUND, Some(log::fell_back(link, e)))
+            }
+            outcome => return ret(outcome.map(|()| 0)) as c_int,
+        },
+        // As soon as it connects or listens, the engine takes the kernel's port as well.
+        Choice::Shared(..) => (cand::LOOP, None),
+        // There is nothing to refuse before it connects.
+        Choice::Refuse => (cand::BOUND, None),
+        Choice::Kernel(why) => (cand::BOUND, Some(why)),
+    };
+    let r = raw();
+    if r == 0 {
+        t.mark(fd, mark);
+        why.into_iter().for_each(log::kernel);
+    }
+    r
+}
+
+/// Is it an address of the socket's own family? The kernel has an errno for all others.
+fn of_family(e: Entry, a: SocketAddr) -> bool {
+    a.is_ipv6() == e.has(cand::V6)
 }
 
 /// Takes a slot, gives it the socket's options, lets `ask` ask the engine, and puts it in the kernel socket's place.
@@ -158,26 +177,47 @@ fn is_v6(h: &Held) -> bool {
     offload::is_set(&h.local.v6)
 }
 
-/// A kernel socket listens on the wildcard address: the engine listens on the same port of its own addresses.
+/// A kernel socket listens on the wildcard address, 127.0.0.1 or ::1: the engine listens on the same port beside it.
 fn also_engine(t: &'static Tables, fd: c_int, backlog: u32) -> bool {
     let v6 = entry(fd).has(cand::V6);
-    let v6_only = v6 && offload::kernel_int(fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY) == Some(1);
-    let Some(port) = offload::kernel_name(fd).map(|a| a.port()) else { return false };
-    let Some((n, link)) = ctx::current() else { return false };
-    if rules::decide_wildcard(&link.region.layout().header, port, !v6_only, v6) != Action::Engine {
-        return false;
-    }
-    let Ok(sock) = Sock::create(link) else { return false };
-    offload::import_options(fd, &sock);
-    if let Err(e) = sock.bind(any(v6, port)).and_then(|()| sock.listen(backlog)) {
-        say!("fd {fd}: port {port} in the kernel only ({e:?})");
-        sock.release();
-        return false;
-    }
-    let Some(new) = t.new_local(n, sock.id, v6, Kind::Hybrid) else {
-        sock.release();
+    let Some(name) = offload::kernel_name(fd).map(rules::plain) else { return false };
+    let Some((n, link)) = ctx::current() else {
+        log::kernel(log::without());
         return false;
     };
+    if !entry(fd).has(cand::LOOP) {
+        let v6_only = v6 && offload::kernel_int(fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY) == Some(1);
+        let header = &link.region.layout().header;
+        if rules::decide_wildcard(header, name.port(), !v6_only, v6) != Action::Engine {
+            log::kernel(rules::why_kernel(header, Role::Listen, name));
+            return false;
+        }
+    }
+    match beside_kernel(t, fd, n, link, name, backlog) {
+        Ok(id) => say!("fd {fd}: {name} in the kernel and in the engine, slot {}", id.0),
+        Err(e) => {
+            say!("fd {fd}: {name} in the kernel only ({e:?})");
+            log::kernel(log::fell_back(link, e));
+            return false;
+        }
+    }
+    true
+}
+
+fn beside_kernel(
+    t: &'static Tables,
+    fd: c_int,
+    n: usize,
+    link: &'static Link,
+    name: SocketAddr,
+    backlog: u32,
+) -> Result<SockId, Errno> {
+    let (sock, v6) = (Sock::create(link)?, entry(fd).has(cand::V6));
+    offload::import_options(fd, &sock);
+    sock.set_flag(app_flags::KERNEL_BOUND, true, false);
+    let asked = sock.bind(name).and_then(|()| sock.listen(backlog));
+    let made = asked.and_then(|()| t.new_local(n, sock.id, v6, Kind::Hybrid).ok_or(Errno::NOBUFS));
+    let new = made.inspect_err(|_| sock.release())?;
     force_nonblocking(fd, &sock);
     sock.slot.cookie.store(offload::cookie(fd), Relaxed);
     let was = entry(fd);
@@ -193,8 +233,7 @@ fn also_engine(t: &'static Tables, fd: c_int, backlog: u32) -> bool {
     if was.has(cand::IN_EPOLL) {
         crate::epset::candidate_moved(t, fd);
     }
-    say!("fd {fd}: port {port} in the kernel and in the engine, slot {}", sock.id.0);
-    true
+    Ok(sock.id)
 }
 
 /// Two queues feed one accept, so neither may block: the kernel's listener is made non-blocking, and what the program believes
@@ -293,6 +332,7 @@ fn accept_either(
         match check(sys!(SYS_accept4, fd, address, len, flags)) {
             Ok(new) => {
                 fresh(new as c_int);
+                log::kernel_of(h.sock.link, Why::KernelPeer);
                 return Ok(new as c_int);
             }
             Err(Errno::AGAIN) if !h.sock.nonblocking() => {}
@@ -317,44 +357,50 @@ pub fn connect(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int {
             Some(h) => ret(connect_engine(&h, addr).map(|()| 0)) as c_int,
             None => raw(),
         },
-        (Kind::Candidate, Some(a), Some(t)) => ret(connect_candidate(t, fd, a, raw).map(|r| r as usize)) as c_int,
+        (Kind::Candidate, Some(a), Some(t)) if of_family(e, a) => {
+            ret(connect_candidate(t, fd, a, raw).map(|r| r as usize)) as c_int
+        }
         _ => raw(),
     }
 }
 
 fn connect_candidate(t: &'static Tables, fd: c_int, a: SocketAddr, raw: impl Fn() -> c_int) -> Result<c_int, Errno> {
-    let e = entry(fd);
-    if !e.has(cand::BOUND) {
-        let target = to_self(rules::plain(a));
-        match choose(Role::Connect, target) {
-            Choice::Refuse => return Err(Errno::NETUNREACH),
-            Choice::Engine(n, link) => match connect_via(t, fd, n, link, target) {
-                Err(e) if falls_back(e) => say!("fd {fd}: connect {a}: kernel ({e:?})"),
-                Err(e) => return Err(e),
-                Ok(()) => return finish_connect(&get(fd).ok_or(Errno::BADF)?).map(|()| 0),
-            },
-            Choice::Kernel => {}
+    let target = rules::to_self(rules::plain(a));
+    let begun = |near: bool| {
+        let h = get(fd).ok_or(Errno::BADF)?;
+        if near {
+            h.sock.await_handshake(HANDSHAKE_NS);
         }
-    }
+        finish_connect(&h).map(|()| 0)
+    };
+    let why = match choose(Role::Connect, target) {
+        // Counted when it was bound.
+        _ if entry(fd).has(cand::BOUND) => None,
+        Choice::Refuse => return Err(Errno::NETUNREACH),
+        Choice::Engine(n, link) => match connect_via(t, fd, n, link, target) {
+            Ok(()) => return begun(false),
+            Err(e) if falls_back(e) => {
+                say!("fd {fd}: connect {a}: kernel ({e:?})");
+                Some(log::fell_back(link, e))
+            }
+            Err(e) => return Err(e),
+        },
+        Choice::Shared(_, link) if !link.page.get().is_shared_port(target.port()) => Some(Why::NoListener),
+        // Whatever the engine says before it has sent anything: the kernel knows better.
+        Choice::Shared(n, link) => match connect_via(t, fd, n, link, target) {
+            Ok(()) => return begun(true),
+            Err(Errno::CONNREFUSED) => Some(Why::NoListener),
+            Err(e) => Some(log::fell_back(link, e)),
+        },
+        Choice::Kernel(why) => Some(why),
+    };
     let r = raw();
     if r == 0 || errno() == libc::EINPROGRESS {
         kernel_for_good(t, fd);
+        why.into_iter().for_each(log::kernel);
     }
     // -1 with errno set is passed through by `ret` as it is.
     Ok(r)
-}
-
-/// Connecting to the wildcard address means this host.
-fn to_self(a: SocketAddr) -> SocketAddr {
-    match a {
-        SocketAddr::V4(v) if v.ip().is_unspecified() => {
-            SocketAddr::new(core::net::Ipv4Addr::LOCALHOST.into(), v.port())
-        }
-        SocketAddr::V6(v) if v.ip().is_unspecified() => {
-            SocketAddr::new(core::net::Ipv6Addr::LOCALHOST.into(), v.port())
-        }
-        other => other,
-    }
 }
 
 fn errno() -> c_int {
@@ -364,10 +410,13 @@ fn errno() -> c_int {
 
 /// The socket becomes the engine's and starts to connect.
 fn connect_via(t: &'static Tables, fd: c_int, n: usize, link: &'static Link, a: SocketAddr) -> Result<(), Errno> {
-    let port = if entry(fd).has(cand::WILD) { offload::kernel_name(fd).map_or(0, |a| a.port()) } else { 0 };
+    let bound = entry(fd).has(cand::WILD | cand::LOOP);
+    let name = if bound { offload::kernel_name(fd).map(rules::plain) } else { None };
     become_engine(t, fd, n, link, |s| {
-        if port != 0 {
-            s.bind(any(a.is_ipv6(), port))?;
+        if let Some(name) = name.filter(|name| name.port() != 0) {
+            let any_of_target = || any(a.is_ipv6(), name.port());
+            s.set_flag(app_flags::KERNEL_BOUND, true, false);
+            s.bind(if name.ip().is_unspecified() { any_of_target() } else { name })?;
         }
         s.connect(a)
     })
@@ -375,25 +424,15 @@ fn connect_via(t: &'static Tables, fd: c_int, n: usize, link: &'static Link, a: 
 
 /// A connection attempt is under way: waits for its end, unless non-blocking.
 fn finish_connect(h: &Held) -> Result<(), Errno> {
-    let told = || h.local.connect_told.store(1, Relaxed);
-    match h.sock.state() {
-        // A non-blocking connect may end before we look; Linux says so over loopback as well.
-        SockState::Connecting if h.sock.nonblocking() => return Err(Errno::INPROGRESS),
-        SockState::Established => {
-            told();
-            return Ok(());
-        }
-        _ => {}
-    }
     if h.sock.nonblocking() {
-        // The failure is for SO_ERROR or the next connect.
+        // Even if it has ended by now: so Linux has it. The failure is for SO_ERROR or the next connect.
         return Err(Errno::INPROGRESS);
     }
     let deadline = deadline_ms(h.sock.slot.snd_timeo_ms.load(Relaxed));
     match h.sock.wait_connected(deadline) {
         Err(Errno::AGAIN) => Err(Errno::INPROGRESS),
         Ok(()) => {
-            told();
+            h.local.connect_told.store(1, Relaxed);
             Ok(())
         }
         other => other,
@@ -401,7 +440,7 @@ fn finish_connect(h: &Held) -> Result<(), Errno> {
 }
 
 fn connect_engine(h: &Held, addr: Option<SocketAddr>) -> Result<(), Errno> {
-    let target = to_self(rules::plain(addr.ok_or(Errno::AFNOSUPPORT)?));
+    let target = rules::to_self(rules::plain(addr.ok_or(Errno::AFNOSUPPORT)?));
     match h.sock.state() {
         SockState::Established if h.local.connect_told.swap(1, Relaxed) == 0 => Ok(()),
         SockState::Established => Err(Errno::ISCONN),
@@ -427,7 +466,7 @@ fn connect_engine(h: &Held, addr: Option<SocketAddr>) -> Result<(), Errno> {
 
 #[unsafe(no_mangle)]
 extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
-    let Some(h) = get(fd) else { return libc_ret(sys!(SYS_shutdown, fd, how)) as c_int };
+    let Some(h) = unrelayed(fd) else { return libc_ret(sys!(SYS_shutdown, fd, how)) as c_int };
     let half = match how {
         libc::SHUT_RD => Shut::Read,
         libc::SHUT_WR => Shut::Write,

@@ -9,7 +9,7 @@ use crate::epwait::{self, Wait};
 use crate::hooks_life::fresh;
 use crate::poll::{Space, any_ours, poll_some};
 use crate::sys::{self, libc_ret, ret, sys};
-use crate::table::{Kind, entry, tables};
+use crate::table::{Kind, engine, entry, tables};
 use core::sync::atomic::Ordering::SeqCst;
 use libc::{
     POLLERR, POLLHUP, POLLIN, POLLNVAL, POLLOUT, POLLPRI, c_int, c_long, c_void, epoll_event, fd_set, nfds_t, pollfd,
@@ -252,6 +252,10 @@ extern "C" fn epoll_create1(flags: c_int) -> c_int {
 #[unsafe(no_mangle)]
 extern "C" fn epoll_ctl(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_event) -> c_int {
     match (entry(fd).kind(), tables()) {
+        (Kind::Engine, Some(t)) if engine(fd).is_some_and(|h| h.sock.relayed()) => {
+            epset::hand_over(t, fd);
+            libc_ret(sys!(SYS_epoll_ctl, epfd, op, fd, event)) as c_int
+        }
         (Kind::Engine | Kind::Hybrid | Kind::Candidate, Some(t)) => {
             ret(epset::control(t, epfd, op, fd, event)) as c_int
         }

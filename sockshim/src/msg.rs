@@ -2,11 +2,13 @@
 
 #![allow(unsafe_code)]
 
+use crate::relayed;
 use crate::sys;
 use crate::table::Held;
 use libc::{c_int, iovec, msghdr};
 use rustix::io::Errno;
 use toe_core::app::send::SendHow;
+use toe_core::app::socket::RELAYED;
 use toe_core::app::{IovCursor, RecvHow, Source};
 
 /// A cursor over the program's buffers.
@@ -24,7 +26,10 @@ pub fn send(h: &Held, src: &mut impl Source, flags: c_int) -> Result<usize, Errn
         nonblocking: flags & libc::MSG_DONTWAIT != 0 || h.sock.nonblocking(),
         more: flags & libc::MSG_MORE != 0,
     };
-    let outcome = h.sock.send(src, how);
+    let mut outcome = h.sock.send(src, how);
+    if outcome == Err(RELAYED) {
+        outcome = relayed::send(h.fd, src, flags);
+    }
     if outcome == Err(Errno::PIPE) && flags & libc::MSG_NOSIGNAL == 0 {
         sys::raise_sigpipe();
     }
@@ -45,7 +50,10 @@ pub fn recv(h: &Held, dst: &mut IovCursor, flags: c_int) -> Result<usize, Errno>
         waitall: flags & libc::MSG_WAITALL != 0,
         trunc: flags & libc::MSG_TRUNC != 0,
     };
-    h.sock.recv(dst, how)
+    match h.sock.recv(dst, how) {
+        Err(RELAYED) => relayed::recv(h.fd, dst, flags),
+        other => other,
+    }
 }
 
 /// `sendmsg`. Control data is of no meaning to TCP and ignored, except that descriptors cannot be passed.

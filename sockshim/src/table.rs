@@ -8,7 +8,7 @@ use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64};
 use toe_core::SockId;
 use toe_core::app::{Link, Sock};
-use toe_core::shm::{IndexPool, MAX_SOCKS};
+use toe_core::shm::{IndexPool, MAX_SOCKS, app_flags};
 
 /// Descriptors beyond this are the kernel's.
 pub const MAX_FDS: usize = 1 << 20;
@@ -54,6 +54,8 @@ pub mod cand {
     pub const OPTS: u64 = 1 << 9;
     pub const SNDBUF: u64 = 1 << 10;
     pub const RCVBUF: u64 = 1 << 11;
+    /// Bound to 127.0.0.1 or ::1, which the engine shares.
+    pub const LOOP: u64 = 1 << 12;
     /// Bits above are the group: the same for all descriptors of one socket.
     pub const GROUP_SHIFT: u32 = 32;
 }
@@ -241,8 +243,36 @@ impl Tables {
             word.store(0, Relaxed);
         }
         self.by_sock[link][sock.index()].store(index + 1, Relaxed);
+        if v6 && let Some(sock) = local.sock() {
+            sock.set_flag(app_flags::INET6, true, false);
+        }
         local.refs.store(1, Release);
         Some(Entry::local(kind, index, local.generation.load(Relaxed)))
+    }
+
+    /// The open socket whose placeholder has this cookie.
+    pub fn by_cookie(&self, cookie: u64) -> Option<&Local> {
+        let used = (self.local_pool.fresh.load(Relaxed) as usize).min(MAX_LOCALS);
+        let has = |l: &&Local| l.sock().is_some_and(|s| s.slot.cookie.load(Relaxed) == cookie);
+        self.locals[..used].iter().filter(|l| l.refs.load(Acquire) > 0).find(has)
+    }
+
+    /// The entry for one more descriptor of such a socket, already counted.
+    pub fn share_by_cookie(&self, cookie: u64) -> Option<Entry> {
+        let local = self.by_cookie(cookie)?;
+        let (index, _) = self.local_of(local.link(), local.sock_id().0)?;
+        local.refs.fetch_update(AcqRel, Acquire, |r| (r > 0).then_some(r + 1)).ok()?;
+        Some(Entry::local(Kind::Engine, index as u32, local.generation.load(Relaxed)))
+    }
+
+    /// The socket of an entry.
+    pub fn sock_of(&self, e: Entry) -> Option<Sock<'static>> {
+        self.locals.get(e.local_index())?.sock()
+    }
+
+    /// Did this process ever have an engine socket?
+    pub fn any_locals(&self) -> bool {
+        self.local_pool.fresh.load(Relaxed) != 0
     }
 
     /// Gives up an entry that never got into the fd table, without releasing its socket.
@@ -354,6 +384,8 @@ pub struct Held {
     pub local: &'static Local,
     pub sock: Sock<'static>,
     pub hybrid: bool,
+    /// The descriptor it was reached by.
+    pub fd: i32,
     index: usize,
 }
 
@@ -367,11 +399,23 @@ pub fn get(fd: i32) -> Option<Held> {
     }
 }
 
-/// As [`get`], but not for hybrid listeners, whose data calls are the kernel's errors.
+/// As [`get`], but not for hybrid listeners, whose options and names are the kernel's.
 #[inline]
-pub fn stream(fd: i32) -> Option<Held> {
+pub fn engine(fd: i32) -> Option<Held> {
     let e = entry(fd);
     if e.kind() == Kind::Engine { hold(fd, e) } else { None }
+}
+
+/// As [`engine`], but not for relayed sockets either, whose data calls are the placeholder's.
+#[inline]
+pub fn stream(fd: i32) -> Option<Held> {
+    engine(fd).filter(|h| !h.sock.relayed())
+}
+
+/// As [`get`], but not for relayed sockets.
+#[inline]
+pub fn unrelayed(fd: i32) -> Option<Held> {
+    get(fd).filter(|h| !h.sock.relayed())
 }
 
 fn hold(fd: i32, mut e: Entry) -> Option<Held> {
@@ -384,7 +428,7 @@ fn hold(fd: i32, mut e: Entry) -> Option<Held> {
             if entry(fd) == e
                 && let Some(sock) = local.sock()
             {
-                return Some(Held { tables, local, sock, hybrid: e.kind() == Kind::Hybrid, index });
+                return Some(Held { tables, local, sock, hybrid: e.kind() == Kind::Hybrid, fd, index });
             }
             tables.unref(index);
         }
@@ -401,7 +445,7 @@ impl Held {
     pub fn again(&self) -> Option<Held> {
         let sock = self.local.sock()?;
         self.local.refs.fetch_add(1, AcqRel);
-        Some(Held { tables: self.tables, local: self.local, sock, hybrid: self.hybrid, index: self.index })
+        Some(Held { tables: self.tables, local: self.local, sock, hybrid: self.hybrid, fd: self.fd, index: self.index })
     }
 }
 

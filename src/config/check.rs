@@ -80,6 +80,7 @@ fn check_daemon(raw: RawDaemon, machine: &Machine) -> Checked<DaemonConfig> {
             SlowPathPlace::Own => false,
             SlowPathPlace::Shared => true,
         },
+        loopback: raw.loopback,
         max_processes_per_user: max,
         io_uring: raw.io_uring == IoUring::Allow,
         idle_exit: raw.idle_exit_s.map(Duration::from_secs),

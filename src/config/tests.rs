@@ -102,6 +102,9 @@ fn cores() {
     assert!(wrong("[daemon]\nio_uring = 'maybe'", 2).contains("refuse"));
     assert!(wrong("[daemon]\nmax_processes_per_user = 0", 2).contains("above 0"));
     assert!(wrong("[wait]\nspin_us = 10001", 2).contains("spin_us"));
+    assert!(wrong("[daemon]\nloopback = 'engine'", 2).contains("engine"));
+    assert_eq!(parse("[daemon]\nloopback = 'kernel'").unwrap().daemon.loopback, Loopback::Kernel);
+    assert_eq!(parse("").unwrap().daemon.loopback, Loopback::Offload);
 }
 
 #[test]

@@ -90,7 +90,7 @@ pub struct Link {
     /// The memfds of region and page, as long as the app has not taken their numbers (the mappings need them no more).
     map_fds: [AtomicI32; 2],
     evset_fds: [AtomicI32; MAX_EVSETS],
-    fd_base: i32,
+    pub(super) fd_base: i32,
 }
 
 impl Link {
@@ -100,15 +100,13 @@ impl Link {
         let control = connect(path).map_err(|_| Reason::Absent)?;
         let control = raise(control, fd_base);
         let mut request = Request::new(control::OP_HELLO);
-        request.pid = rustix::process::getpid().as_raw_nonzero().get() as u32;
-        let n = program.len().min(request.program.len() - 1);
-        request.program[..n].copy_from_slice(&program[..n]);
+        introduce(&mut request, program);
         let (reply, fds) = exchange(control.as_fd(), &request).map_err(|_| Reason::Absent)?;
         check(&reply)?;
         Link::assemble(control, path, &reply, fds, fd_base).ok_or(Reason::Failed)
     }
 
-    fn assemble(control: OwnedFd, path: &SocketPath, reply: &Reply, fds: Fds, fd_base: i32) -> Option<Link> {
+    pub(super) fn assemble(control: OwnedFd, path: &SocketPath, reply: &Reply, fds: Fds, fd_base: i32) -> Option<Link> {
         let mut fds = fds.into_iter().map(|fd| raise(fd, fd_base));
         let region = Region::open(fds.next()?).ok()?;
         let page = DaemonPageMap::open(fds.next()?).ok()?;
@@ -249,12 +247,17 @@ impl Link {
 
     /// One request over the control connection.
     pub(super) fn request(&self, request: &Request) -> Result<(Reply, Fds), Errno> {
+        self.request_with(request, &[])
+    }
+
+    /// The same with descriptors.
+    pub(super) fn request_with(&self, request: &Request, fds: &[BorrowedFd<'_>]) -> Result<(Reply, Fds), Errno> {
         let _held = super::lock::lock(&self.control_lock).ok_or(Errno::DEADLK)?;
         let fd = self.control_fd();
         if fd < 0 || self.dead() {
             return Err(Errno::CONNRESET);
         }
-        exchange(borrow(fd), request)
+        exchange_with(borrow(fd), request, fds)
     }
 
     /// Opens one more control connection to the same daemon.
@@ -271,7 +274,14 @@ impl Drop for Link {
     }
 }
 
-fn check(reply: &Reply) -> Result<(), Reason> {
+/// Says in a request who asks.
+pub(super) fn introduce(request: &mut Request, program: &[u8]) {
+    request.pid = rustix::process::getpid().as_raw_nonzero().get() as u32;
+    let n = program.len().min(request.program.len() - 1);
+    request.program[..n].copy_from_slice(&program[..n]);
+}
+
+pub(super) fn check(reply: &Reply) -> Result<(), Reason> {
     if reply.magic != crate::shm::MAGIC || reply.version != VERSION {
         return Err(Reason::Version);
     }
@@ -293,7 +303,7 @@ pub(super) fn errno_of(word: u32) -> Errno {
     }
 }
 
-fn connect(path: &SocketPath) -> Result<OwnedFd, Errno> {
+pub(super) fn connect(path: &SocketPath) -> Result<OwnedFd, Errno> {
     let fd = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
     // The send time-out also bounds connect(2) on a full backlog.
     set_socket_timeout(&fd, Timeout::Send, Some(CONTROL_TIMEOUT))?;
@@ -308,7 +318,16 @@ fn connect(path: &SocketPath) -> Result<OwnedFd, Errno> {
 
 /// Sends a request and takes the answer.
 pub(super) fn exchange(fd: BorrowedFd<'_>, request: &Request) -> Result<(Reply, Fds), Errno> {
-    retry(|| control::send(fd, request, &[]).map_err(to_errno))?;
+    exchange_with(fd, request, &[])
+}
+
+/// The same with descriptors.
+pub(super) fn exchange_with(
+    fd: BorrowedFd<'_>,
+    request: &Request,
+    fds: &[BorrowedFd<'_>],
+) -> Result<(Reply, Fds), Errno> {
+    retry(|| control::send(fd, request, fds).map_err(to_errno))?;
     let got = retry(|| control::recv::<Reply>(fd, RecvFlags::empty()).map_err(to_errno))?;
     got.ok_or(Errno::CONNRESET)
 }
@@ -329,7 +348,7 @@ fn retry<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
 }
 
 /// Moves a descriptor to a number from `base` on; keeps it where it is if there is no room.
-fn raise(fd: OwnedFd, base: i32) -> OwnedFd {
+pub(super) fn raise(fd: OwnedFd, base: i32) -> OwnedFd {
     if base <= fd.as_raw_fd() {
         return fd;
     }

@@ -3,8 +3,8 @@
 #![allow(unsafe_code)]
 
 use super::iov::IovCursor;
-use super::lock::lock;
-use super::socket::Sock;
+use super::lock::{lock, try_lock};
+use super::socket::{RELAYED, Sock};
 use super::wait::{Stop, deadline_ms};
 use crate::shm::{CHUNK_SIZE, STREAM_CHUNKS, SockState, app_flags, daemon_flags};
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -28,11 +28,18 @@ impl Sock<'_> {
         let target = if how.waitall { len } else { len.min(self.low_water()) }.max(1);
         let mut done = 0;
         loop {
+            if self.relayed() {
+                return if done > 0 { Ok(done) } else { Err(RELAYED) };
+            }
             // What is only looked at stays: wait until enough is there at once.
             let wait = how.peek && !how.nonblocking && self.available() < target as u64 && !self.ended();
             if !wait {
                 let end = self.receive_end();
-                done += self.pull(dst, how)?;
+                match self.pull(dst, how) {
+                    Ok(n) => done += n,
+                    Err(_) if done > 0 => return Ok(done),
+                    Err(e) => return Err(e),
+                }
                 if done >= target || len == 0 && self.available() > 0 {
                     return Ok(done);
                 }
@@ -54,6 +61,22 @@ impl Sock<'_> {
                 Err(Stop::Interrupted) => return Err(Errno::INTR),
                 Err(Stop::TimedOut) => return Err(Errno::AGAIN),
             }
+        }
+    }
+
+    /// As [`recv`](Self::recv), but never waits, not even for another thread's turn (EBUSY). For the daemon's relay.
+    pub fn recv_at_once(&self, dst: &mut IovCursor) -> Result<usize, Errno> {
+        let end = self.receive_end();
+        let got = {
+            let _held = try_lock(&self.slot.rx_lock).ok_or(Errno::BUSY)?;
+            self.pull_locked(dst, RecvHow::default())?
+        };
+        match end {
+            _ if got > 0 => Ok(got),
+            // Bytes may have come between the two looks.
+            Some(_) if self.available() > 0 => Err(Errno::BUSY),
+            Some(result) => self.settle(result),
+            None => Err(Errno::AGAIN),
         }
     }
 
@@ -113,7 +136,7 @@ impl Sock<'_> {
     fn wait_for_bytes(&self, count: u64, deadline: Option<u64>) -> Result<(), Stop> {
         self.link.wait(&self.slot.rx_wait, deadline, || {
             let available = self.available();
-            available >= count || (available > 0 && self.window_small()) || self.ended()
+            available >= count || (available > 0 && self.window_small()) || self.ended() || self.relayed()
         })
     }
 
@@ -124,6 +147,14 @@ impl Sock<'_> {
 
     fn pull(&self, dst: &mut IovCursor, how: RecvHow) -> Result<usize, Errno> {
         let _held = lock(&self.slot.rx_lock).ok_or(Errno::AGAIN)?;
+        if self.relayed() {
+            return Err(RELAYED);
+        }
+        self.pull_locked(dst, how)
+    }
+
+    /// With the readers' lock held.
+    fn pull_locked(&self, dst: &mut IovCursor, how: RecvHow) -> Result<usize, Errno> {
         let head = self.slot.rx_head.load(Relaxed);
         let small = self.window_small();
         let mut at = head;

@@ -1,6 +1,7 @@
 //! Shared memory between apps and daemon: layout, mapping, and the small lock-free structures in it.
 
 mod addr;
+pub mod kept;
 pub mod layout;
 mod pool;
 mod readyset;
