@@ -1,12 +1,8 @@
 //! The shim's own descriptors give way to the program's: a program that puts something on a number of ours gets the number,
-//! and ours moves. And what libc replaces without calling our `dup2` is forgotten.
-
-#![allow(unsafe_code)]
+//! and ours moves.
 
 use crate::ctx;
-use crate::real::real;
 use crate::table::{Entry, Kind, MAX_LINKS, tables};
-use libc::c_int;
 
 /// Moves the descriptor `fd` of ours to another number. `false`: it stays, there is no other.
 pub fn make_room(fd: i32) -> bool {
@@ -27,15 +23,4 @@ pub fn make_room(fd: i32) -> bool {
         t.swap(fd, Entry(0));
     }
     moved
-}
-
-/// libc puts /dev/null on the standard descriptors by itself.
-#[unsafe(no_mangle)]
-extern "C" fn daemon(no_chdir: c_int, no_close: c_int) -> c_int {
-    let Some(call) = real!(daemon: extern "C" fn(c_int, c_int) -> c_int) else { return -1 };
-    let outcome = call(no_chdir, no_close);
-    if outcome == 0 && no_close == 0 {
-        (0..3).for_each(crate::hooks_life::fresh);
-    }
-    outcome
 }
