@@ -1,8 +1,6 @@
 //! The shim's own descriptors give way to the program's: a program that puts something on a number of ours gets the number,
 //! and ours moves.
 
-#![allow(unsafe_code)]
-
 use crate::ctx;
 use crate::table::{Entry, Kind, MAX_LINKS, tables};
 
