@@ -26,7 +26,7 @@ impl Flow {
     /// Up to where the receive buffer could take bytes now, and a window field could say so.
     fn room_to(&self) -> u64 {
         let r = &self.rcv;
-        let end = if r.discard { r.nxt + r.limit } else { (self.app.head + r.limit).min(self.table_end()) };
+        let end = (self.app.head + r.limit).min(self.table_end());
         end.min(r.nxt + (u64::from(u16::MAX) << r.wscale))
     }
 
@@ -53,7 +53,7 @@ impl Flow {
         if moves {
             r.told = r.told.max(shown);
         }
-        r.edge = r.edge.max(if r.discard { shown } else { shown.min(table_end) });
+        r.edge = r.edge.max(shown.min(table_end));
         if units == 0 {
             env.stats.zero_windows_sent += 1;
         }

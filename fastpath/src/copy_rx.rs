@@ -7,7 +7,7 @@ use crate::poll::Env;
 use crate::validate::{Arrival, Refusal};
 use core::sync::atomic::Ordering::Release;
 use toe_core::notify;
-use toe_core::shm::STREAM_CHUNKS;
+use toe_core::shm::{STREAM_CHUNKS, app_flags};
 use toe_core::stream;
 
 /// Sleeping readers are woken in the middle of a batch when this much has arrived for them.
@@ -21,7 +21,9 @@ impl Flow {
             return Ok(());
         }
         let (nxt, data_end) = (self.rcv.nxt as i64, a.start + len as i64);
-        if self.app.orphan && data_end > nxt {
+        // As Linux: after a whole shutdown, as after a close, what still comes is refused.
+        let deaf = self.app.flags & app_flags::SHUT_RD != 0 && self.fin_sent();
+        if (self.app.orphan || deaf) && data_end > nxt {
             return Err(Refusal::NobodyReads);
         }
         self.learn_segment_size(a);
@@ -47,12 +49,10 @@ impl Flow {
 
     fn take_in_order(&mut self, env: &mut Env, start: u64, bytes: &[u8]) -> Result<(), Refusal> {
         let end = start + bytes.len() as u64;
-        if !self.rcv.discard {
-            if !self.allocate(&mut env.regions, start, end) {
-                return Err(Refusal::NoChunk);
-            }
-            self.write(start, bytes);
+        if !self.allocate(&mut env.regions, start, end) {
+            return Err(Refusal::NoChunk);
         }
+        self.write(start, bytes);
         self.rcv.nxt = end;
         self.publish_received(env, end - start);
         Ok(())
@@ -67,7 +67,7 @@ impl Flow {
         if start > nxt {
             self.ack.extra += 1;
         }
-        if !self.rcv.discard && !self.allocate(&mut env.regions, start, end) {
+        if !self.allocate(&mut env.regions, start, end) {
             return Err(Refusal::NoChunk);
         }
         let mut at = start;
@@ -75,9 +75,7 @@ impl Flow {
             if at == start && from > start {
                 self.rcv.ooo.note_duplicate(start, from);
             }
-            if !self.rcv.discard {
-                self.write(from, &bytes[(from - start) as usize..(to - start) as usize]);
-            }
+            self.write(from, &bytes[(from - start) as usize..(to - start) as usize]);
             at = to;
         }
         if at == start {
@@ -118,13 +116,11 @@ impl Flow {
     /// New in-order bytes: a spinning reader sees them at once, sleepers are woken now and then.
     pub fn publish_received(&mut self, env: &mut Env, bytes: u64) {
         env.stats.bytes_received += bytes;
-        if !self.rcv.discard {
-            self.rcv.published = self.data_received();
-            self.slot().rx_tail.store(self.rcv.published, Release);
-            self.rcv.unannounced += bytes;
-            if self.rcv.unannounced >= ANNOUNCE_BYTES {
-                self.announce(env);
-            }
+        self.rcv.published = self.data_received();
+        self.slot().rx_tail.store(self.rcv.published, Release);
+        self.rcv.unannounced += bytes;
+        if self.rcv.unannounced >= ANNOUNCE_BYTES {
+            self.announce(env);
         }
     }
 

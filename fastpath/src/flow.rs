@@ -163,8 +163,6 @@ pub(crate) struct Receive {
     pub fin_done: bool,
     /// What the app was told of (`rx_tail` in the slot).
     pub published: u64,
-    /// SHUT_RD: arriving bytes are acknowledged and dropped.
-    pub discard: bool,
     /// Out-of-order ranges.
     pub ooo: Reassembly,
     /// Private chunk table; the app has a mirror of it.

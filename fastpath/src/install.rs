@@ -151,7 +151,6 @@ fn receiving(init: &FlowInit, env: &Env, limit: u64) -> Receive {
         fin: None,
         fin_done: false,
         published: 0,
-        discard: false,
         ooo: Reassembly::default(),
         chunks: Box::new([NO_CHUNK; STREAM_CHUNKS]),
         freed: 0,

@@ -66,9 +66,6 @@ impl Flow {
         if flags & app_flags::SHUT_WR != 0 {
             self.close_tx();
         }
-        if flags & app_flags::SHUT_RD != 0 {
-            self.rcv.discard = true;
-        }
         if changed & app_flags::KEEPALIVE != 0 {
             self.set_keepalive(env);
         }

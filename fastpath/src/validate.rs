@@ -34,7 +34,7 @@ pub(crate) enum Refusal {
     Suspicious,
     /// The peer reset the connection.
     Reset,
-    /// Data for a socket that nobody holds.
+    /// Data for a socket that nobody holds, or that is shut down both ways.
     NobodyReads,
     /// No chunk for the data.
     NoChunk,
@@ -180,7 +180,10 @@ impl Flow {
             }
             Refusal::Suspicious => self.challenge(env),
             Refusal::Reset => self.reset_by_peer(),
-            Refusal::NobodyReads => self.end(How::Aborted, 0, true),
+            Refusal::NobodyReads => {
+                let errno = if self.app.orphan { 0 } else { libc::ECONNRESET };
+                self.end(How::Aborted, errno, true);
+            }
             Refusal::NoChunk | Refusal::TooManyRanges => {
                 env.stats.rx_chunk_shortage += 1;
                 self.ack.now = true;

@@ -9,12 +9,13 @@
 #![allow(unsafe_code)]
 
 use crate::ctx;
-use crate::epqueue::{ALWAYS, EpSet, Item, LOCK, RAW_WAITERS, ep_of, item, list, unlink};
+use crate::epqueue::{ALWAYS, EpSet, Item, LOCK, RAW_WAITERS, WANTED, ep_of, item, list, unlink};
 use crate::sys::{check, sys};
-use crate::table::{Entry, Kind, Local, MAX_ITEMS, MAX_LINKS, Tables, entry, get};
+use crate::table::{Entry, Kind, Local, MAX_EPS, MAX_ITEMS, MAX_LINKS, Tables, entry, get};
+use crate::user;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use core::sync::atomic::{AtomicU32, fence};
-use libc::{EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, EPOLLIN, epoll_event};
+use libc::{EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, EPOLLEXCLUSIVE, EPOLLIN, EPOLLONESHOT, EPOLLOUT, epoll_event};
 use rustix::io::Errno;
 use toe_core::EvSetId;
 use toe_core::app::{EventSet, Link};
@@ -22,6 +23,12 @@ use toe_core::app::{EventSet, Link};
 /// `epoll_event.u64` of our own entries in real epoll sets: this, plus the link's number, plus [`DEATH`].
 pub const TAG: u64 = 0xF0E1_70E5_C3D2_0000;
 pub const DEATH: u64 = 0x8000;
+
+/// Events that may go with EPOLLEXCLUSIVE.
+const EXCLUSIVE_OK: u32 = (EPOLLIN | EPOLLOUT) as u32 | ALWAYS;
+
+/// Is any set nested in another?
+static NESTED: AtomicU32 = AtomicU32::new(0);
 
 /// Candidates in epoll sets: first item + 1.
 static CANDIDATES: AtomicU32 = AtomicU32::new(0);
@@ -46,14 +53,16 @@ pub fn control(t: &'static Tables, epfd: i32, op: i32, fd: i32, event: *const ep
     }
     let (events, data) = if op == EPOLL_CTL_DEL {
         (0, 0)
-    } else if event.is_null() {
-        return Err(Errno::FAULT);
     } else {
-        // SAFETY: the program's event; packed on some targets.
-        let ev = unsafe { event.read_unaligned() };
+        let ev = user::get(event)?;
         // As the kernel: errors are always of interest.
         (ev.events | ALWAYS, ev.u64)
     };
+    // What goes with EPOLLEXCLUSIVE, and that it is for adding.
+    let wrong = events & WANTED & !EXCLUSIVE_OK != 0 || events & EPOLLONESHOT as u32 != 0 || op == EPOLL_CTL_MOD;
+    if events & EPOLLEXCLUSIVE as u32 != 0 && wrong {
+        return Err(Errno::INVAL);
+    }
     let held = if e.kind() == Kind::Candidate { None } else { Some(get(fd).ok_or(Errno::BADF)?) };
     let _locked = LOCK.lock();
     let number = find_or_make_ep(t, epfd)?;
@@ -89,6 +98,7 @@ pub fn control(t: &'static Tables, epfd: i32, op: i32, fd: i32, event: *const ep
             i.next.store(head.load(Relaxed), Relaxed);
             head.store(n, Relaxed);
         }
+        (EPOLL_CTL_MOD, Some(n)) if is_exclusive(t, n) => return Err(Errno::INVAL),
         (EPOLL_CTL_MOD, Some(n)) => change(t, n, events, data),
         (EPOLL_CTL_DEL, Some(n)) => remove(t, n),
         (_, None) if held.is_none() => {}
@@ -96,6 +106,10 @@ pub fn control(t: &'static Tables, epfd: i32, op: i32, fd: i32, event: *const ep
         _ => return Err(Errno::INVAL),
     }
     Ok(0)
+}
+
+fn is_exclusive(t: &Tables, n: u32) -> bool {
+    item(t, n).is_some_and(|i| i.events.load(Relaxed) & EPOLLEXCLUSIVE as u32 != 0)
 }
 
 fn find_or_make_ep(t: &'static Tables, epfd: i32) -> Result<usize, Errno> {
@@ -246,6 +260,17 @@ pub fn hand_over(t: &'static Tables, fd: i32) {
     }
 }
 
+/// The socket has a fresh slot: what is true of it now is news.
+pub fn renewed(t: &'static Tables, local: &Local) {
+    if local.items.load(Acquire) == 0 {
+        return;
+    }
+    let _locked = LOCK.lock();
+    for (n, i) in list(t, &local.items) {
+        ep_of(t, i.ep.load(Relaxed) as usize).queue_if_ready(t, n, i);
+    }
+}
+
 /// A candidate was closed, or is the kernel's for good.
 pub fn forget_candidate(_: &Tables, fd: i32) {
     let Some(t) = crate::table::tables() else { return };
@@ -329,6 +354,7 @@ pub fn nested_in(fd: i32) {
         let _locked = LOCK.lock();
         if let Ok(number) = find_or_make_ep(t, fd) {
             ep_of(t, number).nested.store(1, Relaxed);
+            NESTED.store(1, Relaxed);
             rest(t, ep_of(t, number));
         }
     }
@@ -344,6 +370,16 @@ pub fn watched(epfd: i32) {
     }
 }
 
+/// What was taken since from the sockets of nested sets is no longer news for the sets around them.
+pub fn refresh_nested() {
+    let Some(t) = crate::table::tables().filter(|_| NESTED.load(Relaxed) != 0) else { return };
+    let used = (t.ep_pool.fresh.load(Relaxed) as usize).min(MAX_EPS);
+    let _locked = LOCK.lock();
+    for ep in t.eps[..used].iter().filter(|ep| ep.refs.load(Relaxed) > 0 && ep.nested.load(Relaxed) != 0) {
+        rest(t, ep);
+    }
+}
+
 /// Leaves a set on which others sleep (another thread, an outer set) so that its eventfd is readable if and only if there
 /// may be something to report.
 pub fn rest(t: &Tables, ep: &EpSet) {
@@ -352,6 +388,8 @@ pub fn rest(t: &Tables, ep: &EpSet) {
     }
     let queued = ep.prune(t);
     for (_, _, set) in ep.each_set() {
+        // First, so that what comes from now on is kept.
+        set.clear();
         if !set.arm() || queued {
             set.poke();
         }

@@ -1,7 +1,7 @@
 //! `epoll_wait` on sets with engine sockets in them; what the sets are is in `epset.rs`.
 
 use crate::epqueue::{EpSet, Item, LOCK, WANTED, ep_of, item, list};
-use crate::epset::{DEATH, TAG, rest};
+use crate::epset::{DEATH, TAG, refresh_nested, rest};
 use crate::sys::{check, sys};
 use crate::table::Tables;
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
@@ -144,6 +144,7 @@ const KERNEL_TURN: u32 = 4;
 
 fn wait_loop(t: &'static Tables, number: usize, epfd: i32, found: &mut Found<'_>, w: &Wait) -> Result<(), Errno> {
     let ep = ep_of(t, number);
+    refresh_nested();
     let start = now_ns();
     let kernels_turn = ep.turn.fetch_add(1, Relaxed).is_multiple_of(KERNEL_TURN);
     if kernels_turn && found.out.len() == 1 && peek_kernel(ep, epfd, found)?.events > 0 {

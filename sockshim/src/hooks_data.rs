@@ -2,12 +2,15 @@
 
 #![allow(unsafe_code)]
 
+use crate::addr::Given;
 use crate::cancel::block;
-use crate::msg;
+use crate::msg::{self, To};
 use crate::rights;
 use crate::sys::{libc_ret, ret};
 use crate::table::{Held, Kind, entry, stream};
+use crate::user;
 use libc::{c_int, c_void, iovec, mmsghdr, msghdr, size_t, sockaddr, socklen_t, ssize_t, timespec};
+use rustix::io::Errno;
 use toe_core::app::wait::now_ns;
 
 fn one(base: *const c_void, len: size_t) -> iovec {
@@ -16,12 +19,12 @@ fn one(base: *const c_void, len: size_t) -> iovec {
 
 fn recv_one(h: &Held, buf: *mut c_void, len: size_t, flags: c_int) -> ssize_t {
     let iov = one(buf, len);
-    ret(msg::cursor(&iov, 1).and_then(|mut c| msg::recv(h, &mut c, flags)))
+    ret(msg::single(&iov, To::Program).and_then(|mut c| msg::recv(h, &mut c, flags)))
 }
 
 fn send_one(h: &Held, buf: *const c_void, len: size_t, flags: c_int) -> ssize_t {
     let iov = one(buf, len);
-    ret(msg::cursor(&iov, 1).and_then(|mut c| msg::send(h, &mut c, flags)))
+    ret(msg::single(&iov, To::Socket).and_then(|mut c| msg::send(h, &mut c, flags)))
 }
 
 pub fn read(fd: c_int, buf: *mut c_void, len: size_t) -> ssize_t {
@@ -42,12 +45,13 @@ pub fn write(fd: c_int, buf: *const c_void, len: size_t) -> ssize_t {
 
 pub fn readv(fd: c_int, iov: *const iovec, count: c_int) -> ssize_t {
     let Some(h) = stream(fd) else { return libc_ret(block!(SYS_readv, fd, iov, count)) };
-    ret(msg::cursor(iov, count as usize).and_then(|mut c| if c.left() == 0 { Ok(0) } else { msg::recv(&h, &mut c, 0) }))
+    ret(msg::cursor(iov, count as usize, To::Program)
+        .and_then(|mut c| if c.left() == 0 { Ok(0) } else { msg::recv(&h, &mut c, 0) }))
 }
 
 pub fn writev(fd: c_int, iov: *const iovec, count: c_int) -> ssize_t {
     let Some(h) = stream(fd) else { return libc_ret(block!(SYS_writev, fd, iov, count)) };
-    ret(msg::cursor(iov, count as usize).and_then(|mut c| msg::send(&h, &mut c, 0)))
+    ret(msg::cursor(iov, count as usize, To::Socket).and_then(|mut c| msg::send(&h, &mut c, 0)))
 }
 
 pub fn recv(fd: c_int, buf: *mut c_void, len: size_t, flags: c_int) -> ssize_t {
@@ -67,11 +71,15 @@ pub fn recvfrom(
 ) -> ssize_t {
     let Some(h) = stream(fd) else { return libc_ret(block!(SYS_recvfrom, fd, buf, len, flags, address, address_len)) };
     let n = recv_one(&h, buf, len, flags);
-    if n >= 0 && !address.is_null() && !address_len.is_null() {
-        // SAFETY: the program's length word. TCP names no sender.
-        unsafe { *address_len = 0 };
+    if n < 0 || address.is_null() {
+        return n;
     }
-    n
+    // TCP names no sender. The bytes are gone even if that cannot be told.
+    let told = user::get(address_len).and_then(|len| match len as i32 {
+        len if len < 0 => Err(Errno::INVAL),
+        _ => user::put(address_len, 0),
+    });
+    ret(told.map(|()| n as usize))
 }
 
 pub fn send(fd: c_int, buf: *const c_void, len: size_t, flags: c_int) -> ssize_t {
@@ -87,6 +95,15 @@ pub fn sendto(
     address_len: socklen_t,
 ) -> ssize_t {
     if let Some(h) = stream(fd) {
+        if !address.is_null() {
+            // Where it goes is settled; the address is only looked at.
+            if let Err(e) = Given::take(address, address_len) {
+                return ret(Err(e));
+            }
+            if flags & libc::MSG_FASTOPEN != 0 && h.sock.peer().is_ok() {
+                return ret(Err(Errno::ISCONN));
+            }
+        }
         return send_one(&h, buf, len, flags);
     }
     if flags & libc::MSG_FASTOPEN != 0 && entry(fd).kind() == Kind::Candidate {
@@ -137,10 +154,8 @@ pub fn sendmmsg(fd: c_int, messages: *mut mmsghdr, count: u32, flags: c_int) -> 
     };
     let mut done = 0;
     while done < count.min(1024) {
-        // SAFETY: the program's array of `count` headers.
-        let m = unsafe { &mut *messages.add(done as usize) };
-        match msg::sendmsg(&h, &m.msg_hdr, flags) {
-            Ok(n) => m.msg_len = n as u32,
+        match one_message(messages, done, |m| msg::sendmsg(&h, m, flags)) {
+            Ok(_) => {}
             Err(_) if done > 0 => break,
             Err(e) => return ret(Err(e)) as c_int,
         }
@@ -155,24 +170,44 @@ pub fn recvmmsg(fd: c_int, messages: *mut mmsghdr, count: u32, flags: c_int, tim
         each_message(messages, n.max(0) as usize, rights::arrive);
         return libc_ret(n) as c_int;
     };
-    // SAFETY: the program's time-out, if any.
-    let limit = unsafe { timeout.as_ref() }.map(|t| now_ns() + (t.tv_sec as u64) * 1_000_000_000 + t.tv_nsec as u64);
+    let limit = match timeout.is_null() {
+        true => Ok(None),
+        false => user::get(timeout).and_then(|t| crate::hooks_ready::after(t.tv_sec, t.tv_nsec)),
+    };
+    let limit = match limit {
+        Ok(limit) => limit,
+        Err(e) => return ret(Err(e)) as c_int,
+    };
     let mut done = 0;
     while done < count.min(1024) && (done == 0 || limit.is_none_or(|l| now_ns() < l)) {
-        // SAFETY: the program's array of `count` headers.
-        let m = unsafe { &mut *messages.add(done as usize) };
         let later = if flags & libc::MSG_WAITFORONE != 0 && done > 0 { libc::MSG_DONTWAIT } else { 0 };
-        match msg::recvmsg(&h, &mut m.msg_hdr, flags | later) {
-            Ok(n) => m.msg_len = n as u32,
+        match one_message(messages, done, |m| msg::recvmsg(&h, m, flags | later)) {
+            Ok(n) => {
+                done += 1;
+                if n == 0 {
+                    break;
+                }
+            }
             Err(_) if done > 0 => break,
             Err(e) => return ret(Err(e)) as c_int,
         }
-        done += 1;
-        if m.msg_len == 0 {
-            break;
-        }
     }
     done as c_int
+}
+
+/// Message number `at` of the program's array.
+fn one_message(
+    messages: *mut mmsghdr,
+    at: u32,
+    call: impl FnOnce(*mut msghdr) -> Result<usize, Errno>,
+) -> Result<usize, Errno> {
+    let m = messages.wrapping_add(at as usize);
+    user::writable(m, size_of::<mmsghdr>())?;
+    // SAFETY: the program's header, and it is there.
+    let n = call(unsafe { &raw mut (*m).msg_hdr })?;
+    // SAFETY: as above.
+    unsafe { (*m).msg_len = n as u32 };
+    Ok(n)
 }
 
 /// glibc's fortified variants abort on a buffer that is too small for `len`.

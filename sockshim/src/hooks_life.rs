@@ -2,8 +2,9 @@
 
 #![allow(unsafe_code)]
 
-use crate::addr;
+use crate::addr::{self, Given};
 use crate::cancel::block;
+use crate::connect;
 use crate::ctx;
 use crate::log::{self, say};
 use crate::offload::{self, Choice, choose, falls_back};
@@ -16,7 +17,6 @@ use libc::{c_int, sockaddr, socklen_t};
 use rustix::io::Errno;
 use toe_core::SockId;
 use toe_core::app::rules::{self, Action, Role};
-use toe_core::app::socket::Shut;
 use toe_core::app::wait::deadline_ms;
 use toe_core::app::{Link, Sock, Why};
 use toe_core::shm::{SockState, app_flags};
@@ -58,29 +58,20 @@ pub fn fresh(fd: c_int) {
 }
 
 /// From now on the kernel's.
-fn kernel_for_good(t: &Tables, fd: c_int) {
+pub fn kernel_for_good(t: &Tables, fd: c_int) {
     t.enter(fd, Entry(0));
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn bind(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int {
     let raw = || libc_ret(sys!(SYS_bind, fd, address, len)) as c_int;
-    let (e, addr) = (entry(fd), addr::read(address, len));
-    match (e.kind(), addr, tables()) {
+    let (e, given) = (entry(fd), Given::take(address, len));
+    match (e.kind(), given.ok().and_then(|g| own_address(e, fd, &g)), tables()) {
         (Kind::Engine, _, _) => {
             let Some(h) = get(fd) else { return raw() };
-            let outcome = match (h.sock.state(), addr) {
-                (SockState::New, Some(a)) => h.sock.bind(rules::plain(a)),
-                // A failed connect leaves an unbound socket.
-                (SockState::Closed, Some(a)) if !offload::is_set(&h.local.connect_told) => {
-                    h.sock.take_error();
-                    h.local.renew(h.tables).ok_or(Errno::INVAL).and_then(|s| s.bind(rules::plain(a)))
-                }
-                _ => Err(Errno::INVAL),
-            };
-            ret(outcome.map(|()| 0)) as c_int
+            ret(given.and_then(|g| bind_engine(&h, &g)).map(|()| 0)) as c_int
         }
-        (Kind::Candidate, Some(a), Some(t)) if of_family(e, a) => bind_candidate(t, fd, a, raw),
+        (Kind::Candidate, Some(a), Some(t)) => bind_candidate(t, fd, a, raw),
         _ => raw(),
     }
 }
@@ -104,15 +95,44 @@ fn bind_candidate(t: &'static Tables, fd: c_int, a: SocketAddr, raw: impl Fn() -
     };
     let r = raw();
     if r == 0 {
-        t.mark(fd, mark);
+        t.mark_all(fd, mark);
         why.into_iter().for_each(log::kernel);
     }
     r
 }
 
-/// Is it an address of the socket's own family? The kernel has an errno for all others.
-fn of_family(e: Entry, a: SocketAddr) -> bool {
-    a.is_ipv6() == e.has(cand::V6)
+/// An address that may be the engine's: of the candidate's own family, and no IPv4 for a socket that knows none. The kernel
+/// has an errno for all others.
+fn own_address(e: Entry, fd: c_int, given: &Given) -> Option<SocketAddr> {
+    let a = given.of_family(e.has(cand::V6)).ok()?;
+    let mapped = a.is_ipv6() && rules::plain(a).is_ipv4();
+    let refused = mapped && offload::kernel_int(fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY) == Some(1);
+    (!refused).then_some(a)
+}
+
+fn bind_engine(h: &Held, given: &Given) -> Result<(), Errno> {
+    let a = match given.of_family(is_v6(h)) {
+        Err(Errno::AFNOSUPPORT) if !is_v6(h) && given.is_unspecified_any() => any(false, given.port()),
+        other => other?,
+    };
+    let plain = rules::plain(a);
+    if a.is_ipv6() && plain.is_ipv4() && connect::v6_only(&h.sock) {
+        return Err(Errno::INVAL);
+    }
+    let sock = match h.sock.state() {
+        SockState::New => h.sock,
+        // The end of a connection leaves an unbound socket, which still looks shut down.
+        SockState::Closed if !offload::is_set(&h.local.bound) => {
+            let error = h.sock.take_error();
+            let sock = connect::renew(h, error).ok_or(Errno::INVAL)?;
+            sock.set_flag(app_flags::SHUT_RD | app_flags::SHUT_WR, true, false);
+            sock
+        }
+        _ => return Err(Errno::INVAL),
+    };
+    sock.bind(plain)?;
+    h.local.bound.store(connect::PROGRAM, Relaxed);
+    Ok(())
 }
 
 /// Takes a slot, gives it the socket's options, lets `ask` ask the engine, and puts it in the kernel socket's place.
@@ -126,6 +146,11 @@ fn become_engine(
     let sock = Sock::create(link)?;
     offload::import_options(fd, &sock);
     let outcome = ask(&sock).and_then(|()| offload::replace(t, fd, n, sock));
+    if outcome.is_ok()
+        && let (SockState::Bound, Some(h)) = (sock.state(), get(fd))
+    {
+        h.local.bound.store(connect::PROGRAM, Relaxed);
+    }
     if outcome.is_err() {
         sock.release();
     } else {
@@ -255,7 +280,7 @@ pub fn accept4(fd: c_int, address: *mut sockaddr, len: *mut socklen_t, flags: c_
         return -1;
     }
     let outcome =
-        if h.hybrid { accept_either(&h, fd, address, len, flags) } else { accept_engine(&h, address, len, flags) };
+        if h.hybrid { accept_either(&h, fd, address, len, flags) } else { accept_engine(&h, fd, address, len, flags) };
     ret(outcome.map(|fd| fd as usize)) as c_int
 }
 
@@ -267,7 +292,13 @@ fn raw_accept(fd: c_int, address: *mut sockaddr, len: *mut socklen_t, flags: c_i
     libc_ret(new) as c_int
 }
 
-fn accept_engine(h: &Held, address: *mut sockaddr, len: *mut socklen_t, flags: c_int) -> Result<c_int, Errno> {
+fn accept_engine(
+    h: &Held,
+    listener: c_int,
+    address: *mut sockaddr,
+    len: *mut socklen_t,
+    flags: c_int,
+) -> Result<c_int, Errno> {
     let deadline = deadline_ms(h.sock.slot.rcv_timeo_ms.load(Relaxed));
     loop {
         h.sock.may_accept()?;
@@ -277,7 +308,7 @@ fn accept_engine(h: &Held, address: *mut sockaddr, len: *mut socklen_t, flags: c
             }
             h.sock.wait_acceptable(deadline)?;
         }
-        match take(h, address, len, flags) {
+        match take(h, listener, address, len, flags) {
             Err(Errno::AGAIN) if !h.sock.nonblocking() => {}
             other => return other,
         }
@@ -285,8 +316,13 @@ fn accept_engine(h: &Held, address: *mut sockaddr, len: *mut socklen_t, flags: c
 }
 
 /// A descriptor first, as in the kernel: without one, the connection stays in the queue.
-fn take(h: &Held, address: *mut sockaddr, len: *mut socklen_t, flags: c_int) -> Result<c_int, Errno> {
+fn take(h: &Held, listener: c_int, address: *mut sockaddr, len: *mut socklen_t, flags: c_int) -> Result<c_int, Errno> {
     let fd = offload::placeholder(flags)?;
+    if offload::is_set(&h.local.opts) {
+        let slot = h.sock.slot;
+        let buffers = [&slot.opt_sndbuf, &slot.opt_rcvbuf].map(|w| w.load(Relaxed) != 0);
+        offload::mirror_socket_options(listener, fd, buffers);
+    }
     let outcome = take_as(h, fd, address, len, flags);
     if outcome.is_err() {
         sys::close(fd);
@@ -304,8 +340,9 @@ fn take_as(h: &Held, fd: c_int, address: *mut sockaddr, len: *mut socklen_t, fla
         return Err(Errno::NOBUFS);
     };
     h.tables.connected(new);
+    h.tables.inherit(new, h.local);
     h.tables.enter(fd, new);
-    let told = addr::write(address, len, sock.slot.remote.load(), v6);
+    let told = if address.is_null() { Ok(()) } else { addr::write(address, len, sock.slot.remote.load(), v6) };
     if told.is_err() {
         // As the kernel: the connection is lost.
         h.tables.enter(fd, Entry(0));
@@ -324,7 +361,7 @@ fn accept_either(
     let deadline = deadline_ms(h.sock.slot.rcv_timeo_ms.load(Relaxed));
     loop {
         if h.sock.acceptable() && h.sock.state() == SockState::Listening {
-            match take(h, address, len, flags) {
+            match take(h, fd, address, len, flags) {
                 Err(Errno::AGAIN | Errno::INVAL) => {}
                 other => return other,
             }
@@ -351,15 +388,13 @@ fn accept_either(
 
 pub fn connect(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int {
     let raw = || libc_ret(block!(SYS_connect, fd, address, len)) as c_int;
-    let (e, addr) = (entry(fd), addr::read(address, len));
-    match (e.kind(), addr, tables()) {
+    let (e, given) = (entry(fd), Given::take(address, len));
+    match (e.kind(), given.ok().and_then(|g| own_address(e, fd, &g)), tables()) {
         (Kind::Engine, _, _) => match get(fd) {
-            Some(h) => ret(connect_engine(&h, addr).map(|()| 0)) as c_int,
+            Some(h) => ret(given.and_then(|g| connect::connect(&h, &g)).map(|()| 0)) as c_int,
             None => raw(),
         },
-        (Kind::Candidate, Some(a), Some(t)) if of_family(e, a) => {
-            ret(connect_candidate(t, fd, a, raw).map(|r| r as usize)) as c_int
-        }
+        (Kind::Candidate, Some(a), Some(t)) => ret(connect_candidate(t, fd, a, raw).map(|r| r as usize)) as c_int,
         _ => raw(),
     }
 }
@@ -371,12 +406,13 @@ fn connect_candidate(t: &'static Tables, fd: c_int, a: SocketAddr, raw: impl Fn(
         if near {
             h.sock.await_handshake(HANDSHAKE_NS);
         }
-        finish_connect(&h).map(|()| 0)
+        connect::finish(&h).map(|()| 0)
     };
     let why = match choose(Role::Connect, target) {
         // Counted when it was bound.
         _ if entry(fd).has(cand::BOUND) => None,
         Choice::Refuse => return Err(Errno::NETUNREACH),
+        Choice::Engine(..) if target.port() == 0 => return Err(Errno::CONNREFUSED),
         Choice::Engine(n, link) => match connect_via(t, fd, n, link, target) {
             Ok(()) => return begun(false),
             Err(e) if falls_back(e) => {
@@ -422,61 +458,10 @@ fn connect_via(t: &'static Tables, fd: c_int, n: usize, link: &'static Link, a: 
     })
 }
 
-/// A connection attempt is under way: waits for its end, unless non-blocking.
-fn finish_connect(h: &Held) -> Result<(), Errno> {
-    if h.sock.nonblocking() {
-        // Even if it has ended by now: so Linux has it. The failure is for SO_ERROR or the next connect.
-        return Err(Errno::INPROGRESS);
-    }
-    let deadline = deadline_ms(h.sock.slot.snd_timeo_ms.load(Relaxed));
-    match h.sock.wait_connected(deadline) {
-        Err(Errno::AGAIN) => Err(Errno::INPROGRESS),
-        Ok(()) => {
-            h.local.connect_told.store(1, Relaxed);
-            Ok(())
-        }
-        other => other,
-    }
-}
-
-fn connect_engine(h: &Held, addr: Option<SocketAddr>) -> Result<(), Errno> {
-    let target = rules::to_self(rules::plain(addr.ok_or(Errno::AFNOSUPPORT)?));
-    match h.sock.state() {
-        SockState::Established if h.local.connect_told.swap(1, Relaxed) == 0 => Ok(()),
-        SockState::Established => Err(Errno::ISCONN),
-        SockState::Listening => Err(Errno::ISCONN),
-        SockState::Connecting if h.sock.nonblocking() => Err(Errno::ALREADY),
-        SockState::Connecting => finish_connect(h),
-        SockState::New | SockState::Bound => {
-            h.sock.connect(target)?;
-            finish_connect(h)
-        }
-        SockState::Closed | SockState::Free => match h.sock.take_error() {
-            Some(e) => Err(e),
-            None if offload::is_set(&h.local.connect_told) => Err(Errno::ISCONN),
-            None => {
-                let sock = h.local.renew(h.tables).ok_or(Errno::CONNABORTED)?;
-                sock.connect(target)?;
-                let again = h.again().ok_or(Errno::BADF)?;
-                finish_connect(&again)
-            }
-        },
-    }
-}
-
 #[unsafe(no_mangle)]
 extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
     let Some(h) = unrelayed(fd) else { return libc_ret(sys!(SYS_shutdown, fd, how)) as c_int };
-    let half = match how {
-        libc::SHUT_RD => Shut::Read,
-        libc::SHUT_WR => Shut::Write,
-        libc::SHUT_RDWR => Shut::Both,
-        _ => {
-            sys::set_errno(libc::EINVAL);
-            return -1;
-        }
-    };
-    let outcome = h.sock.shutdown(half);
+    let outcome = connect::halves(how).and_then(|half| connect::shutdown(&h, half));
     if h.hybrid {
         return libc_ret(sys!(SYS_shutdown, fd, how)) as c_int;
     }

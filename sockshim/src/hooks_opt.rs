@@ -4,8 +4,10 @@
 
 use crate::addr;
 use crate::offload;
+use crate::remember;
 use crate::sys::{self, check, libc_ret, ret, sys};
 use crate::table::{Held, Kind, cand, engine, entry, get, tables, unrelayed};
+use crate::user;
 use core::sync::atomic::Ordering::Relaxed;
 use libc::{IPPROTO_IP, IPPROTO_IPV6, IPPROTO_TCP, SOL_SOCKET, c_int, c_void, sockaddr, socklen_t};
 use rustix::io::Errno;
@@ -17,10 +19,11 @@ extern "C" fn setsockopt(fd: c_int, level: c_int, name: c_int, value: *const c_v
     match entry(fd).kind() {
         Kind::Candidate => {
             let r = raw();
-            if r == 0
-                && let Some(t) = tables()
-            {
-                t.mark(fd, cand::OPTS | buffer_bit(level, name));
+            match tables().filter(|_| r == 0) {
+                // The engine's sends complete at once, and nobody would tell.
+                Some(t) if (level, name) == (SOL_SOCKET, SO_ZEROCOPY) => crate::hooks_life::kernel_for_good(t, fd),
+                Some(t) => t.mark_all(fd, cand::OPTS | buffer_bit(level, name)),
+                None => {}
             }
             libc_ret(r) as c_int
         }
@@ -48,58 +51,60 @@ fn buffer_bit(level: c_int, name: c_int) -> u64 {
     }
 }
 
+const SO_ZEROCOPY: c_int = 60;
+
 fn int(value: *const c_void, len: socklen_t) -> Result<c_int, Errno> {
-    if value.is_null() {
-        return Err(Errno::FAULT);
-    }
-    if (len as usize) < size_of::<c_int>() {
+    if (len as i32) < size_of::<c_int>() as i32 {
         return Err(Errno::INVAL);
     }
-    // SAFETY: the program passed `len` readable bytes.
-    Ok(unsafe { value.cast::<c_int>().read_unaligned() })
+    user::get(value.cast())
+}
+
+/// The IP level takes single bytes too, and nothing for 0.
+fn int_or_byte(value: *const c_void, len: socklen_t) -> Result<c_int, Errno> {
+    match len {
+        0 => Ok(0),
+        1..4 => user::get(value.cast::<u8>()).map(c_int::from),
+        _ => int(value, len),
+    }
 }
 
 fn set(h: &Held, fd: c_int, level: c_int, name: c_int, value: *const c_void, len: socklen_t) -> Result<usize, Errno> {
     match level {
         SOL_SOCKET => set_socket(h, fd, name, value, len),
         IPPROTO_TCP => set_tcp(h, name, value, len),
+        // An IPv4 socket has no such level.
+        IPPROTO_IPV6 if !offload::is_set(&h.local.v6) => Err(Errno::NOPROTOOPT),
         IPPROTO_IP | IPPROTO_IPV6 => {
-            let v = int(value, len).or_else(|e| byte(value, len).ok_or(e))?;
-            match h.sock.set_option(level, name, v) {
-                // Nothing that would change what TCP does: accepted, as on a kernel socket.
-                Err(Errno::NOPROTOOPT) if harmless(level, name) => Ok(0),
-                other => other.map(|()| 0),
-            }
+            let v = int_or_byte(value, len)?;
+            either(remember::set(h, level, name, v), || h.sock.set_option(level, name, v)).map(|()| 0)
         }
         _ => Err(Errno::NOPROTOOPT),
     }
 }
 
-/// The IP level takes single bytes too.
-fn byte(value: *const c_void, len: socklen_t) -> Option<c_int> {
-    // SAFETY: the program passed `len` readable bytes.
-    (!value.is_null() && len >= 1).then(|| unsafe { value.cast::<u8>().read() }.into())
-}
-
-fn harmless(level: c_int, name: c_int) -> bool {
-    const IP_RECVERR: c_int = 11;
-    const IPV6_RECVERR: c_int = 25;
-    const IP_MTU_DISCOVER: c_int = 10;
-    const IP_BIND_ADDRESS_NO_PORT: c_int = 24;
-    match level {
-        IPPROTO_IP => matches!(name, IP_RECVERR | IP_MTU_DISCOVER | IP_BIND_ADDRESS_NO_PORT),
-        _ => name == IPV6_RECVERR,
+/// The second answer where the first does not know the option.
+fn either<T>(first: Result<T, Errno>, second: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
+    match first {
+        Err(Errno::NOPROTOOPT) => second(),
+        other => other,
     }
 }
 
 fn set_socket(h: &Held, fd: c_int, name: c_int, value: *const c_void, len: socklen_t) -> Result<usize, Errno> {
-    if name == libc::SO_REUSEPORT {
+    match name {
         // AF_UNIX refuses it.
-        return h.sock.set_option(SOL_SOCKET, name, int(value, len)?).map(|()| 0);
+        libc::SO_REUSEPORT => return h.sock.set_option(SOL_SOCKET, name, int(value, len)?).map(|()| 0),
+        // AF_UNIX takes these.
+        libc::SO_PASSCRED | libc::SO_PASSSEC | SO_PASSPIDFD => return Err(Errno::OPNOTSUPP),
+        _ => {}
     }
     // The placeholder checks and remembers; the slot gets what means something to the engine.
     check(sys!(SYS_setsockopt, fd, SOL_SOCKET, name, value, len))?;
     adopt_timeout(h, fd, SOL_SOCKET, name);
+    if offload::MIRRORED.contains(&name) {
+        h.local.opts.store(1, Relaxed);
+    }
     let v = int(value, len).unwrap_or(0);
     if name == libc::SO_LINGER {
         // SAFETY: the kernel has accepted the same bytes as a struct linger.
@@ -133,11 +138,13 @@ fn adopt_timeout(h: &Held, fd: c_int, level: c_int, name: c_int) {
 fn set_tcp(h: &Held, name: c_int, value: *const c_void, len: socklen_t) -> Result<usize, Errno> {
     match name {
         libc::TCP_CONGESTION => {
-            if value.is_null() || len == 0 {
+            let len = (len as usize).min(15);
+            if len == 0 {
                 return Err(Errno::INVAL);
             }
-            // SAFETY: the program passed `len` readable bytes.
-            let bytes = unsafe { core::slice::from_raw_parts(value.cast::<u8>(), (len as usize).min(15)) };
+            user::readable(value, len)?;
+            // SAFETY: the program's bytes, and they are there.
+            let bytes = unsafe { core::slice::from_raw_parts(value.cast::<u8>(), len) };
             let name = bytes.split(|&b| b == 0).next().unwrap_or(&[]);
             match name {
                 b"cubic" => h.sock.set_flag(app_flags::RENO, false, true),
@@ -148,14 +155,20 @@ fn set_tcp(h: &Held, name: c_int, value: *const c_void, len: socklen_t) -> Resul
         }
         // Programs take the plain path after ENOENT.
         libc::TCP_ULP => Err(Errno::NOENT),
-        libc::TCP_DEFER_ACCEPT | libc::TCP_WINDOW_CLAMP | libc::TCP_FASTOPEN | TCP_FASTOPEN_CONNECT => {
-            int(value, len).map(|_| 0)
+        libc::TCP_QUICKACK => {
+            let v = int(value, len)?;
+            remember::set(h, IPPROTO_TCP, name, v)?;
+            h.sock.set_option(IPPROTO_TCP, name, v).map(|()| 0)
         }
-        _ => h.sock.set_option(IPPROTO_TCP, name, int(value, len)?).map(|()| 0),
+        _ => {
+            let v = int(value, len)?;
+            either(remember::set(h, IPPROTO_TCP, name, v), || h.sock.set_option(IPPROTO_TCP, name, v)).map(|()| 0)
+        }
     }
 }
 
-const TCP_FASTOPEN_CONNECT: c_int = 30;
+const SO_PASSPIDFD: c_int = 76;
+const SO_PEERNAME: c_int = 28;
 
 #[unsafe(no_mangle)]
 extern "C" fn getsockopt(fd: c_int, level: c_int, name: c_int, value: *mut c_void, len: *mut socklen_t) -> c_int {
@@ -177,7 +190,15 @@ fn get_option(
         let domain = if offload::is_set(&h.local.v6) { libc::AF_INET6 } else { libc::AF_INET };
         return put(value, len, &domain.to_ne_bytes());
     }
+    let raw = || check(sys!(SYS_getsockopt, fd, level, name, value, len));
     match (level, name) {
+        (SOL_SOCKET, libc::SO_PASSCRED | libc::SO_PASSSEC | SO_PASSPIDFD) => Err(Errno::OPNOTSUPP),
+        (SOL_SOCKET, SO_PEERNAME) => peer_name(h, value, len),
+        // The kernel counts their bytes, and knows its own limits.
+        (SOL_SOCKET, libc::SO_SNDBUF) if h.sock.slot.opt_sndbuf.load(Relaxed) != 0 => raw(),
+        (SOL_SOCKET, libc::SO_RCVBUF) if h.sock.slot.opt_rcvbuf.load(Relaxed) != 0 => raw(),
+        (IPPROTO_IPV6, _) if !offload::is_set(&h.local.v6) => Err(Errno::OPNOTSUPP),
+        (IPPROTO_TCP, libc::TCP_ULP) => put(value, len, &[]),
         (l, _) if ![SOL_SOCKET, IPPROTO_TCP, IPPROTO_IP, IPPROTO_IPV6].contains(&l) => Err(Errno::OPNOTSUPP),
         (IPPROTO_TCP, libc::TCP_INFO) => {
             let info = h.sock.tcp_info();
@@ -192,34 +213,46 @@ fn get_option(
             padded[..name.len()].copy_from_slice(name);
             put(value, len, &padded)
         }
-        (IPPROTO_TCP, libc::TCP_DEFER_ACCEPT | libc::TCP_WINDOW_CLAMP | libc::TCP_FASTOPEN | TCP_FASTOPEN_CONNECT) => {
-            put(value, len, &0i32.to_ne_bytes())
-        }
-        _ => match h.sock.get_option(level, name) {
+        _ => match either(remember::get(h, level, name), || h.sock.get_option(level, name)) {
+            Ok(v) if level == IPPROTO_IP || level == IPPROTO_IPV6 => put_ip(value, len, v),
             Ok(v) => put(value, len, &v.to_ne_bytes()),
             // The placeholder remembers.
-            Err(_) if level == SOL_SOCKET => check(sys!(SYS_getsockopt, fd, level, name, value, len)),
-            Err(_) if harmless(level, name) => put(value, len, &0i32.to_ne_bytes()),
+            Err(_) if level == SOL_SOCKET => raw(),
             Err(e) => Err(e),
         },
     }
 }
 
+/// The IP level gives a single byte to those who have no room for more.
+fn put_ip(value: *mut c_void, len: *mut socklen_t, v: c_int) -> Result<usize, Errno> {
+    match user::get(len)? {
+        1..4 if (0..256).contains(&v) => put(value, len, &[v as u8]),
+        _ => put(value, len, &v.to_ne_bytes()),
+    }
+}
+
+/// All of the name or nothing.
+fn peer_name(h: &Held, value: *mut c_void, len: *mut socklen_t) -> Result<usize, Errno> {
+    let (peer, v6) = (h.sock.peer()?, offload::is_set(&h.local.v6));
+    let room = user::get(len)?;
+    let size = if v6 { size_of::<libc::sockaddr_in6>() } else { size_of::<libc::sockaddr_in>() };
+    if room as usize > size {
+        return Err(Errno::INVAL);
+    }
+    addr::write(value.cast(), len, Some(peer), v6)?;
+    user::put(len, room).map(|()| 0)
+}
+
 fn put(value: *mut c_void, len: *mut socklen_t, bytes: &[u8]) -> Result<usize, Errno> {
-    if value.is_null() || len.is_null() {
-        return Err(Errno::FAULT);
+    let room = user::get(len)?;
+    if (room as i32) < 0 {
+        return Err(Errno::INVAL);
     }
-    // SAFETY: the program's buffer and its length word.
-    unsafe {
-        let room = len.read_unaligned();
-        if (room as i32) < 0 {
-            return Err(Errno::INVAL);
-        }
-        let n = (room as usize).min(bytes.len());
-        core::ptr::copy_nonoverlapping(bytes.as_ptr(), value.cast::<u8>(), n);
-        len.write_unaligned(n as socklen_t);
-    }
-    Ok(0)
+    let n = (room as usize).min(bytes.len());
+    user::writable(value, n)?;
+    // SAFETY: the program's buffer, and it is there.
+    unsafe { core::ptr::copy_nonoverlapping(bytes.as_ptr(), value.cast::<u8>(), n) };
+    user::put(len, n as socklen_t).map(|()| 0)
 }
 
 #[unsafe(no_mangle)]
@@ -261,17 +294,13 @@ fn control(h: &Held, fd: c_int, request: libc::c_ulong, arg: usize) -> Result<us
     let value = match request {
         libc::FIONREAD if h.sock.state() == SockState::Listening => return Err(Errno::INVAL),
         libc::FIONREAD => h.sock.available(),
+        libc::TIOCOUTQ | SIOCOUTQNSD if h.sock.state() == SockState::Listening => return Err(Errno::INVAL),
         libc::TIOCOUTQ => unacked,
         SIOCOUTQNSD => unsent,
         SIOCATMARK => 0,
         _ => return check(sys!(SYS_ioctl, fd, request, arg)),
     };
-    if arg == 0 {
-        return Err(Errno::FAULT);
-    }
-    // SAFETY: the program's int.
-    unsafe { (arg as *mut c_int).write_unaligned(value.min(i32::MAX as u64) as c_int) };
-    Ok(0)
+    user::put(arg as *mut c_int, value.min(i32::MAX as u64) as c_int).map(|()| 0)
 }
 
 #[unsafe(no_mangle)]

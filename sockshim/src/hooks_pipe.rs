@@ -2,11 +2,11 @@
 
 #![allow(unsafe_code)]
 
-use crate::access;
 use crate::cancel::block;
-use crate::msg;
+use crate::msg::{self, To};
 use crate::sys::{self, check, libc_ret, ret, sys};
 use crate::table::{Held, stream};
+use crate::user;
 use libc::{POLLIN, POLLOUT, c_int, off_t, pollfd, size_t, ssize_t};
 use rustix::io::Errno;
 use toe_core::app::{RecvHow, Source};
@@ -67,11 +67,7 @@ fn send_file(h: &Held, input: c_int, offset: *mut off_t, count: usize) -> Result
     }
     let at = match offset.is_null() {
         true => None,
-        false => {
-            access::check(offset)?;
-            // SAFETY: the program's offset.
-            Some(unsafe { *offset })
-        }
+        false => Some(user::get(offset)?),
     };
     if at.is_some_and(|at| at < 0) {
         return Err(Errno::INVAL);
@@ -189,7 +185,7 @@ fn to_pipe(h: &Held, pipe: c_int, len: usize, flags: u32) -> Result<usize, Errno
 
 fn receive(h: &Held, bounce: &mut [u8; BOUNCE], len: usize, how: RecvHow) -> Result<usize, Errno> {
     let iov = libc::iovec { iov_base: bounce.as_mut_ptr().cast(), iov_len: len.min(BOUNCE) };
-    h.sock.recv(&mut msg::cursor(&iov, 1)?, how)
+    h.sock.recv(&mut msg::cursor(&iov, 1, To::Program)?, how)
 }
 
 /// Calls that want two pipes, or two files.

@@ -4,7 +4,7 @@
 #![allow(unsafe_code)]
 
 use crate::cancel::block;
-use crate::msg;
+use crate::msg::{self, To};
 use crate::sys::{libc_ret, ret};
 use crate::table::stream;
 use libc::{c_int, iovec, off_t, ssize_t};
@@ -27,7 +27,7 @@ fn flags_of(rwf: c_int) -> Result<c_int, Errno> {
 pub fn preadv2(fd: c_int, iov: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t {
     match stream(fd).filter(|_| offset == -1) {
         Some(h) => ret(flags_of(flags).and_then(|f| {
-            let mut c = msg::cursor(iov, count as usize)?;
+            let mut c = msg::cursor(iov, count as usize, To::Program)?;
             if c.left() == 0 { Ok(0) } else { msg::recv(&h, &mut c, f) }
         })),
         None => libc_ret(block!(SYS_preadv2, fd, iov, count, offset, 0, flags)),
@@ -36,7 +36,9 @@ pub fn preadv2(fd: c_int, iov: *const iovec, count: c_int, offset: off_t, flags:
 
 pub fn pwritev2(fd: c_int, iov: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t {
     match stream(fd).filter(|_| offset == -1) {
-        Some(h) => ret(flags_of(flags).and_then(|f| msg::send(&h, &mut msg::cursor(iov, count as usize)?, f))),
+        Some(h) => {
+            ret(flags_of(flags).and_then(|f| msg::send(&h, &mut msg::cursor(iov, count as usize, To::Socket)?, f)))
+        }
         None => libc_ret(block!(SYS_pwritev2, fd, iov, count, offset, 0, flags)),
     }
 }

@@ -10,6 +10,7 @@ use crate::hooks_life::fresh;
 use crate::poll::{Space, any_ours, poll_some};
 use crate::sys::{self, libc_ret, ret, sys};
 use crate::table::{Kind, engine, entry, tables};
+use crate::user;
 use core::sync::atomic::Ordering::SeqCst;
 use libc::{
     POLLERR, POLLHUP, POLLIN, POLLNVAL, POLLOUT, POLLPRI, c_int, c_long, c_void, epoll_event, fd_set, nfds_t, pollfd,
@@ -19,7 +20,7 @@ use rustix::io::Errno;
 use toe_core::app::wait::now_ns;
 
 /// A deadline from a span of time.
-fn after(seconds: i64, nanos: i64) -> Result<Option<u64>, Errno> {
+pub fn after(seconds: i64, nanos: i64) -> Result<Option<u64>, Errno> {
     if seconds < 0 || !(0..1_000_000_000).contains(&nanos) {
         return Err(Errno::INVAL);
     }
@@ -40,11 +41,20 @@ fn after_ms(ms: c_int) -> Option<u64> {
 const MAX_POLL: nfds_t = crate::table::MAX_FDS as nfds_t;
 
 fn slice<'a>(fds: *mut pollfd, n: nfds_t) -> &'a mut [pollfd] {
-    if fds.is_null() || n > MAX_POLL {
+    if n > MAX_POLL || too_many(n) || user::writable(fds, n as usize * size_of::<pollfd>()).is_err() || fds.is_null() {
         return &mut [];
     }
-    // SAFETY: the program's array of `n` entries.
+    // SAFETY: the program's array of `n` entries, and it is there.
     unsafe { core::slice::from_raw_parts_mut(fds, n as usize) }
+}
+
+/// More than RLIMIT_NOFILE? Few enough are not worth a system call.
+fn too_many(n: nfds_t) -> bool {
+    let mut limit = [u64::MAX; 2];
+    if n > 64 {
+        sys!(SYS_prlimit64, 0, libc::RLIMIT_NOFILE, 0, limit.as_mut_ptr());
+    }
+    n > limit[0]
 }
 
 pub fn poll(fds: *mut pollfd, n: nfds_t, ms: c_int) -> c_int {
@@ -117,9 +127,11 @@ impl Sets {
         (0..nfds).filter(|&fd| (0..3).any(|w| self.has(w, fd)))
     }
 
+    /// Are any engine sockets in them? Sets that are not there are the kernel's to complain of.
     fn any_ours(&self, nfds: usize) -> bool {
         let mut any = false;
-        if tables().is_some() {
+        let there = |&set: &*mut c_long| set.is_null() || user::writable(set, nfds.div_ceil(8)).is_ok();
+        if tables().is_some() && self.0.iter().all(there) {
             for fd in self.members(nfds) {
                 match entry(fd as c_int).kind() {
                     Kind::Engine | Kind::Hybrid => any = true,
@@ -277,9 +289,13 @@ fn epoll_ours(
     deadline: impl FnOnce() -> Result<Option<u64>, Errno>,
     mask: *const c_void,
 ) -> Option<c_int> {
+    const MAX_EVENTS: c_int = i32::MAX / size_of::<epoll_event>() as c_int;
     let (t, number) = epset::ours(epfd)?;
-    if max <= 0 || events.is_null() {
-        return None;
+    if !(1..=MAX_EVENTS).contains(&max) {
+        return Some(ret(Err(Errno::INVAL)) as c_int);
+    }
+    if let Err(e) = user::writable(events, size_of::<epoll_event>()) {
+        return Some(ret(Err(e)) as c_int);
     }
     crate::fork::check_process();
     // SAFETY: the program's array of `max` events; only written.
@@ -305,6 +321,7 @@ fn raw_epoll(
     if tables().is_none() {
         return libc_ret(call()) as c_int;
     }
+    epset::refresh_nested();
     epqueue::RAW_WAITERS.fetch_add(1, SeqCst);
     // One more look, now that we are counted.
     let mut ours = epset::ours(epfd).is_some();

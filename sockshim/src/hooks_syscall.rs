@@ -152,21 +152,18 @@ fn masked(mask: usize, size: usize, wait: impl FnOnce() -> c_int) -> c_int {
 fn timed(time: *mut timespec, wait: impl FnOnce() -> c_int) -> c_int {
     let start = now_ns();
     let n = wait();
-    if crate::access::bad(time) {
-        return n;
-    }
-    // SAFETY: the program's time-out, which the kernel would have written too.
-    let t = unsafe { &mut *time };
+    let Ok(mut t) = crate::user::get(time) else { return n };
     let asked = (t.tv_sec.max(0) as u64).saturating_mul(1_000_000_000).saturating_add(t.tv_nsec.max(0) as u64);
     let left = asked.saturating_sub(now_ns().saturating_sub(start));
     (t.tv_sec, t.tv_nsec) = ((left / 1_000_000_000) as i64, (left % 1_000_000_000) as i64);
+    // As the kernel: what cannot be told is not told.
+    let _ = crate::user::put(time, t);
     n
 }
 
 fn pselect6(a: [usize; 6]) -> c_int {
     let packed: *const [usize; 2] = p!(a, 5);
-    // SAFETY: null, or the program's mask and its size.
-    let [mask, size] = if crate::access::bad(packed) { [0, 0] } else { unsafe { *packed } };
+    let [mask, size] = crate::user::get(packed).unwrap_or([0, 0]);
     let time: *mut timespec = p!(a, 4);
     let mask_at = core::ptr::with_exposed_provenance::<libc::sigset_t>(mask);
     // SAFETY: the program's sets, time-out and mask.

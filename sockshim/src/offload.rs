@@ -62,13 +62,15 @@ pub fn replace(t: &'static Tables, fd: c_int, link: usize, sock: Sock<'static>) 
     let nonblock = status & libc::O_NONBLOCK;
     let holder = placeholder(libc::SOCK_CLOEXEC | if nonblock != 0 { libc::SOCK_NONBLOCK } else { 0 })?;
     sock.set_flag(app_flags::NONBLOCK, nonblock != 0, false);
-    if was.has(cand::OPTS) {
-        mirror_socket_options(fd, holder);
-    }
+    let buffers = [was.has(cand::SNDBUF), was.has(cand::RCVBUF)];
+    let opts = was.has(cand::OPTS) && mirror_socket_options(fd, holder, buffers);
     let Some(new) = t.new_local(link, sock.id, was.has(cand::V6), Kind::Engine) else {
         sys::close(holder);
         return Err(Errno::NOBUFS);
     };
+    if was.has(cand::OPTS) {
+        t.import_options(new, fd, opts);
+    }
     sock.slot.cookie.store(cookie(holder), Relaxed);
     if was.has(cand::DUP) {
         t.each(|other, e| {
@@ -105,7 +107,7 @@ fn move_over(t: &'static Tables, holder: c_int, fd: c_int, was: Entry, new: Entr
 }
 
 /// Integer options that both kinds of placeholder answer for; the slot gets them too.
-const INTS: [(c_int, c_int); 17] = [
+const INTS: [(c_int, c_int); 19] = [
     (SOL_SOCKET, libc::SO_KEEPALIVE),
     (SOL_SOCKET, libc::SO_REUSEADDR),
     (SOL_SOCKET, libc::SO_REUSEPORT),
@@ -118,12 +120,16 @@ const INTS: [(c_int, c_int); 17] = [
     (IPPROTO_TCP, libc::TCP_USER_TIMEOUT),
     (IPPROTO_TCP, libc::TCP_LINGER2),
     (IPPROTO_TCP, libc::TCP_SYNCNT),
+    (IPPROTO_TCP, libc::TCP_MAXSEG),
+    (IPPROTO_TCP, TCP_NOTSENT_LOWAT),
     (IPPROTO_IP, libc::IP_TTL),
     (IPPROTO_IP, libc::IP_TOS),
     (IPPROTO_IPV6, libc::IPV6_V6ONLY),
     (IPPROTO_IPV6, libc::IPV6_UNICAST_HOPS),
     (IPPROTO_IPV6, libc::IPV6_TCLASS),
 ];
+
+const TCP_NOTSENT_LOWAT: c_int = 25;
 
 /// An integer option of a kernel socket.
 pub fn kernel_int(fd: c_int, level: c_int, name: c_int) -> Option<c_int> {
@@ -170,19 +176,52 @@ pub fn import_options(fd: c_int, sock: &Sock<'_>) {
     }
 }
 
-/// What SOL_SOCKET keeps for reading back only.
-fn mirror_socket_options(from: c_int, to: c_int) {
-    for name in [libc::SO_KEEPALIVE, libc::SO_REUSEADDR, libc::SO_OOBINLINE, libc::SO_PRIORITY] {
-        if let Some(value) = kernel_int(from, SOL_SOCKET, name) {
-            sys!(SYS_setsockopt, to, SOL_SOCKET, name, &raw const value, 4);
+/// What SOL_SOCKET keeps for reading back only; accepted sockets inherit it.
+pub const MIRRORED: [c_int; 16] = [
+    libc::SO_OOBINLINE,
+    libc::SO_PRIORITY,
+    libc::SO_BROADCAST,
+    libc::SO_DONTROUTE,
+    libc::SO_TIMESTAMP,
+    libc::SO_TIMESTAMPNS,
+    libc::SO_BUSY_POLL,
+    libc::SO_MARK,
+    SO_NOFCS,
+    libc::SO_RXQ_OVFL,
+    libc::SO_MAX_PACING_RATE,
+    libc::SO_SNDBUF,
+    libc::SO_RCVBUF,
+    libc::SO_LINGER,
+    libc::SO_RCVTIMEO,
+    libc::SO_SNDTIMEO,
+];
+const SO_NOFCS: c_int = 43;
+
+/// Copies what differs. Buffers only if `buffers`: the defaults are not the same. Is there anything?
+pub fn mirror_socket_options(from: c_int, to: c_int, buffers: [bool; 2]) -> bool {
+    let mut any = false;
+    for name in MIRRORED {
+        let wanted = match name {
+            libc::SO_SNDBUF => buffers[0],
+            libc::SO_RCVBUF => buffers[1],
+            _ => true,
+        };
+        let get = |fd: c_int| {
+            let (mut value, mut len) = ([0u64; 2], 16u32);
+            let r = sys!(SYS_getsockopt, fd, SOL_SOCKET, name, &raw mut value, &raw mut len);
+            (value, if r == 0 { len } else { 0 })
+        };
+        if !wanted || get(from) == get(to) {
+            continue;
         }
-    }
-    for name in [libc::SO_LINGER, libc::SO_RCVTIMEO, libc::SO_SNDTIMEO] {
-        let (mut value, mut len) = ([0u64; 2], 16u32);
-        if sys!(SYS_getsockopt, from, SOL_SOCKET, name, &raw mut value, &raw mut len) == 0 {
-            sys!(SYS_setsockopt, to, SOL_SOCKET, name, &raw const value, len);
+        let (mut value, len) = get(from);
+        if [libc::SO_SNDBUF, libc::SO_RCVBUF].contains(&name) {
+            // Doubled by the kernel once already.
+            value[0] /= 2;
         }
+        any |= sys!(SYS_setsockopt, to, SOL_SOCKET, name, &raw const value, len) == 0;
     }
+    any
 }
 
 fn kernel_pair(fd: c_int, name: c_int) -> Option<[c_int; 2]> {

@@ -21,7 +21,7 @@ pub fn recv(fd: c_int, dst: &mut IovCursor, flags: c_int) -> Result<usize, Errno
             other => other?,
         };
         // SAFETY: the kernel has filled in `n` bytes.
-        done += unsafe { dst.put(buf.as_ptr(), n) };
+        done += unsafe { dst.put(buf.as_ptr(), n) }?;
         let more = flags & libc::MSG_WAITALL != 0 && flags & libc::MSG_PEEK == 0;
         if !more || n < len || dst.left() == 0 {
             return Ok(done);

@@ -120,6 +120,12 @@ pub struct Local {
     pub items: AtomicU32,
     /// The peer was told about a finished connect: the next connect is EISCONN.
     pub connect_told: AtomicU32,
+    /// Who bound it (`connect::PROGRAM`, `connect::LISTENER`): then it keeps its address when it is dissolved.
+    pub bound: AtomicU32,
+    /// 1: the placeholder has SOL_SOCKET options that accepted sockets inherit.
+    pub opts: AtomicU32,
+    /// See `remember.rs`.
+    pub remembered: [AtomicU32; crate::remember::COUNT],
 }
 
 /// All of it.
@@ -197,6 +203,19 @@ impl Tables {
         }
     }
 
+    /// The same for every descriptor of its socket.
+    pub fn mark_all(&self, fd: i32, bits: u64) {
+        let of = entry(fd);
+        self.mark(fd, bits);
+        if of.kind() == Kind::Candidate && of.has(cand::DUP) {
+            self.each(|other, e| {
+                if e.kind() == Kind::Candidate && e.0 >> cand::GROUP_SHIFT == of.0 >> cand::GROUP_SHIFT {
+                    self.mark(other, bits);
+                }
+            });
+        }
+    }
+
     /// Descriptors whose entry satisfies `f`.
     pub fn each(&self, mut f: impl FnMut(i32, Entry)) {
         let last = self.max_fd.load(Relaxed).clamp(-1, MAX_FDS as i32 - 1);
@@ -239,7 +258,8 @@ impl Tables {
         local.link.store(link as u32, Relaxed);
         local.sock.store(sock.0, Relaxed);
         local.v6.store(v6.into(), Relaxed);
-        for word in [&local.forced_nonblock, &local.items, &local.connect_told] {
+        let words = [&local.forced_nonblock, &local.items, &local.connect_told, &local.bound, &local.opts];
+        for word in words.into_iter().chain(&local.remembered) {
             word.store(0, Relaxed);
         }
         self.by_sock[link][sock.index()].store(index + 1, Relaxed);
@@ -286,7 +306,25 @@ impl Tables {
 
     /// `e`'s socket was accepted: there is no connect left to be told of.
     pub fn connected(&self, e: Entry) {
-        self.locals[e.local_index() % MAX_LOCALS].connect_told.store(1, Relaxed);
+        let local = &self.locals[e.local_index() % MAX_LOCALS];
+        local.connect_told.store(1, Relaxed);
+        local.bound.store(crate::connect::LISTENER, Relaxed);
+    }
+
+    /// Takes over from the kernel socket `fd` what it remembers. `mirrored`: the placeholder has options that accepted sockets inherit.
+    pub fn import_options(&self, e: Entry, fd: i32, mirrored: bool) {
+        let local = &self.locals[e.local_index() % MAX_LOCALS];
+        local.opts.store(mirrored.into(), Relaxed);
+        crate::remember::import(fd, local.v6.load(Relaxed) != 0, &local.remembered);
+    }
+
+    /// What an accepted socket has from its listener.
+    pub fn inherit(&self, e: Entry, listener: &Local) {
+        let local = &self.locals[e.local_index() % MAX_LOCALS];
+        local.opts.store(listener.opts.load(Relaxed), Relaxed);
+        for (to, from) in local.remembered.iter().zip(&listener.remembered) {
+            to.store(from.load(Relaxed), Relaxed);
+        }
     }
 
     /// The local of a slot.
@@ -361,19 +399,21 @@ impl Local {
 }
 
 impl Local {
-    /// After a failed connect: a fresh slot in the place of the used one, with its options and watchers, for the next try.
-    pub fn renew(&self, t: &Tables) -> Option<Sock<'static>> {
-        let old = self.sock()?;
+    /// A fresh slot in the place of `old`, with its options and watchers; `old` is the caller's to release. `None`: somebody else
+    /// was faster, or there is none.
+    pub fn renew(&self, t: &Tables, old: &Sock<'static>) -> Option<Sock<'static>> {
         let new = Sock::create(old.link).ok()?;
-        new.inherit_options(&old);
+        new.inherit_options(old);
         new.slot.cookie.store(old.slot.cookie.load(Relaxed), Relaxed);
         for (to, from) in new.slot.sets.iter().zip(&old.slot.sets) {
             to.store(from.load(Relaxed), Relaxed);
         }
+        if self.sock.compare_exchange(old.id.0, new.id.0, AcqRel, Acquire).is_err() {
+            new.release();
+            return None;
+        }
         let index = &t.by_sock[self.link()][old.id.index()];
         t.by_sock[self.link()][new.id.index()].store(index.swap(0, AcqRel), Release);
-        self.sock.store(new.id.0, Release);
-        old.release();
         Some(new)
     }
 }
@@ -437,15 +477,6 @@ fn hold(fd: i32, mut e: Entry) -> Option<Held> {
             return None;
         }
         e = now;
-    }
-}
-
-impl Held {
-    /// The same socket again, after its slot was renewed.
-    pub fn again(&self) -> Option<Held> {
-        let sock = self.local.sock()?;
-        self.local.refs.fetch_add(1, AcqRel);
-        Some(Held { tables: self.tables, local: self.local, sock, hybrid: self.hybrid, fd: self.fd, index: self.index })
     }
 }
 

@@ -45,15 +45,22 @@ impl Sock<'_> {
             (IPPROTO_TCP, libc::TCP_KEEPCNT) => (&s.opt_keepcnt, ranged(value, 1, 127)?),
             (IPPROTO_TCP, libc::TCP_USER_TIMEOUT) => (&s.opt_user_timeout, ranged(value, 0, i32::MAX)?),
             (IPPROTO_TCP, libc::TCP_MAXSEG) => (&s.opt_maxseg, if value == 0 { 0 } else { ranged(value, 88, 32_767)? }),
-            (IPPROTO_TCP, libc::TCP_LINGER2) => (&s.opt_linger2, value.clamp(-1, 120).wrapping_add(1) as u32),
+            (IPPROTO_TCP, libc::TCP_LINGER2) => {
+                // Zero is the default; negative is no time at all, which the engine counts as 0 seconds.
+                let linger = if value < 0 { 1 } else { value.min(120) as u32 + 1 };
+                (&s.opt_linger2, if value == 0 { 0 } else { linger })
+            }
             (IPPROTO_TCP, libc::TCP_SYNCNT) => (&s.opt_syncnt, ranged(value, 1, 127)?),
             (IPPROTO_TCP, TCP_NOTSENT_LOWAT) => (&s.opt_notsent_lowat, value as u32),
             (IPPROTO_IP, libc::IP_TTL) => (&s.opt_ttl, if value == -1 { 0 } else { ranged(value, 1, 255)? }),
             (IPPROTO_IPV6, libc::IPV6_UNICAST_HOPS) => {
                 (&s.opt_ttl, if value == -1 { 0 } else { ranged(value, 0, 255)? })
             }
-            (IPPROTO_IP, libc::IP_TOS) => (&s.opt_tos, value as u32 & 0xff),
-            (IPPROTO_IPV6, libc::IPV6_TCLASS) => (&s.opt_tos, if value == -1 { 0 } else { ranged(value, 0, 255)? }),
+            // The ECN bits are TCP's own (RFC 3168).
+            (IPPROTO_IP, libc::IP_TOS) => (&s.opt_tos, value as u32 & 0xfc),
+            (IPPROTO_IPV6, libc::IPV6_TCLASS) => {
+                (&s.opt_tos, if value == -1 { 0 } else { ranged(value, 0, 255)? & 0xfc })
+            }
             _ => return Err(Errno::NOPROTOOPT),
         };
         word.store(value, Relaxed);
@@ -93,7 +100,8 @@ impl Sock<'_> {
             },
             (IPPROTO_TCP, libc::TCP_LINGER2) => match s.opt_linger2.load(Relaxed) {
                 0 => 60,
-                v => v.wrapping_sub(1),
+                1 => -1i32 as u32,
+                v => v - 1,
             },
             (IPPROTO_TCP, libc::TCP_SYNCNT) => or(&s.opt_syncnt, 6),
             (IPPROTO_TCP, TCP_NOTSENT_LOWAT) => or(&s.opt_notsent_lowat, 0),

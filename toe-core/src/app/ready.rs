@@ -1,7 +1,7 @@
 //! What `poll(2)` says of a socket: the rules of Linux's `tcp_poll`.
 
 use super::socket::Sock;
-use crate::shm::SockState;
+use crate::shm::{SockState, app_flags};
 use core::sync::atomic::Ordering::Acquire;
 
 /// Event bits, the same numbers for poll and epoll.
@@ -31,7 +31,10 @@ impl Sock<'_> {
             SockState::Listening if self.acceptable() => IN | RDNORM,
             SockState::Listening => 0,
             SockState::Connecting => error,
-            SockState::Free | SockState::New | SockState::Bound => HUP | OUT | WRNORM | error,
+            SockState::Free | SockState::New | SockState::Bound => {
+                let shut = self.slot.app_flags.load(Acquire) & app_flags::SHUT_RD != 0;
+                HUP | OUT | WRNORM | error | if shut { IN | RDNORM | RDHUP } else { 0 }
+            }
             SockState::Established | SockState::Closed => self.stream_level(state, interest) | error,
         }
     }

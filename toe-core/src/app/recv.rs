@@ -5,7 +5,7 @@
 use super::iov::IovCursor;
 use super::lock::{lock, try_lock};
 use super::socket::{RELAYED, Sock};
-use super::wait::{Stop, deadline_ms};
+use super::wait::{FAR, Stop, deadline_ms};
 use crate::shm::{CHUNK_SIZE, STREAM_CHUNKS, SockState, app_flags, daemon_flags};
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use rustix::io::Errno;
@@ -35,10 +35,9 @@ impl Sock<'_> {
             let wait = how.peek && !how.nonblocking && self.available() < target as u64 && !self.ended();
             if !wait {
                 let end = self.receive_end();
-                match self.pull(dst, how) {
-                    Ok(n) => done += n,
+                match self.pull(dst, how, &mut done) {
                     Err(_) if done > 0 => return Ok(done),
-                    Err(e) => return Err(e),
+                    other => other?,
                 }
                 if done >= target || len == 0 && self.available() > 0 {
                     return Ok(done);
@@ -54,10 +53,14 @@ impl Sock<'_> {
                 }
             }
             let more = if how.peek { target as u64 } else { (target - done) as u64 };
-            match self.wait_for_bytes(more, deadline) {
+            // A signal ends a call that has bytes, whether its handler asks for restarting or not.
+            let until = if done > 0 { Some(deadline.unwrap_or(FAR)) } else { deadline };
+            match self.wait_for_bytes(more, until) {
                 Ok(()) | Err(Stop::Dead) => {}
                 Err(_) if done > 0 => return Ok(done),
-                Err(_) if how.peek && self.available() > 0 => return self.pull(dst, how),
+                Err(_) if how.peek && self.available() > 0 => {
+                    return self.pull(dst, how, &mut done).map(|()| done);
+                }
                 Err(Stop::Interrupted) => return Err(Errno::INTR),
                 Err(Stop::TimedOut) => return Err(Errno::AGAIN),
             }
@@ -69,7 +72,9 @@ impl Sock<'_> {
         let end = self.receive_end();
         let got = {
             let _held = try_lock(&self.slot.rx_lock).ok_or(Errno::BUSY)?;
-            self.pull_locked(dst, RecvHow::default())?
+            let mut done = 0;
+            self.pull_locked(dst, RecvHow::default(), &mut done)?;
+            done
         };
         match end {
             _ if got > 0 => Ok(got),
@@ -145,50 +150,56 @@ impl Sock<'_> {
         self.available() * 2 >= u64::from(self.slot.rx_limit.load(Relaxed))
     }
 
-    fn pull(&self, dst: &mut IovCursor, how: RecvHow) -> Result<usize, Errno> {
+    /// Copies what is there; counts it in `done` even if it ends in an error.
+    fn pull(&self, dst: &mut IovCursor, how: RecvHow, done: &mut usize) -> Result<(), Errno> {
         let _held = lock(&self.slot.rx_lock).ok_or(Errno::AGAIN)?;
         if self.relayed() {
             return Err(RELAYED);
         }
-        self.pull_locked(dst, how)
+        self.pull_locked(dst, how, done)
     }
 
     /// With the readers' lock held.
-    fn pull_locked(&self, dst: &mut IovCursor, how: RecvHow) -> Result<usize, Errno> {
+    fn pull_locked(&self, dst: &mut IovCursor, how: RecvHow, done: &mut usize) -> Result<(), Errno> {
         let head = self.slot.rx_head.load(Relaxed);
         let small = self.window_small();
-        let mut at = head;
-        let end = self.slot.rx_tail.load(Acquire).min(head + dst.left() as u64);
-        let table = self.link.region.rx_table(self.id).ok_or(Errno::BADF)?;
         let mut cursor = *dst;
-        while at < end {
-            let offset = (at % CHUNK_SIZE as u64) as usize;
-            let chunk = table[(at / CHUNK_SIZE as u64) as usize % STREAM_CHUNKS].load(Relaxed);
-            let len = (end - at).min((CHUNK_SIZE - offset) as u64) as usize;
-            let n = if how.trunc {
+        let mut at = head;
+        let outcome = self.copy_out(&mut cursor, how.trunc, &mut at);
+        *done += (at - head) as usize;
+        if how.peek || at == head {
+            return outcome;
+        }
+        *dst = cursor;
+        self.slot.rx_head.store(at, Release);
+        let left_a_chunk = head / CHUNK_SIZE as u64 != at / CHUNK_SIZE as u64;
+        if small || left_a_chunk {
+            self.link.kick(self.slot, self.id);
+        }
+        outcome
+    }
+
+    /// From position `at` on, which moves.
+    fn copy_out(&self, cursor: &mut IovCursor, trunc: bool, at: &mut u64) -> Result<(), Errno> {
+        let end = self.slot.rx_tail.load(Acquire).min(*at + cursor.left() as u64);
+        let table = self.link.region.rx_table(self.id).ok_or(Errno::BADF)?;
+        while *at < end {
+            let offset = (*at % CHUNK_SIZE as u64) as usize;
+            let chunk = table[(*at / CHUNK_SIZE as u64) as usize % STREAM_CHUNKS].load(Relaxed);
+            let len = (end - *at).min((CHUNK_SIZE - offset) as u64) as usize;
+            let n = if trunc {
                 cursor.skip(len)
             } else {
                 let base = self.link.region.rx_chunk(chunk).ok_or(Errno::IO)?;
                 // SAFETY: offset + len ≤ CHUNK_SIZE; these bytes were published by `rx_tail` and stay until `rx_head`
                 // moves, which we hold the lock for.
-                unsafe { cursor.put(base.as_ptr().add(offset), len) }
+                unsafe { cursor.put(base.as_ptr().add(offset), len) }?
             };
-            at += n as u64;
+            *at += n as u64;
             if n < len {
                 break;
             }
         }
-        if how.peek {
-            return Ok((at - head) as usize);
-        }
-        *dst = cursor;
-        if at != head {
-            self.slot.rx_head.store(at, Release);
-            let left_a_chunk = head / CHUNK_SIZE as u64 != at / CHUNK_SIZE as u64;
-            if small || left_a_chunk {
-                self.link.kick(self.slot, self.id);
-            }
-        }
-        Ok((at - head) as usize)
+        Ok(())
     }
 }

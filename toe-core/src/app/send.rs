@@ -9,7 +9,7 @@
 use super::iov::Source;
 use super::lock::{lock, try_lock};
 use super::socket::{RELAYED, Sock};
-use super::wait::{Stop, deadline_ms};
+use super::wait::{FAR, Stop, deadline_ms};
 use crate::shm::{CHUNK_SIZE, STREAM_CHUNKS, SockState, app_flags, daemon_flags};
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use core::sync::atomic::fence;
@@ -67,7 +67,9 @@ impl Sock<'_> {
                 }
                 return if done > 0 { Ok(done) } else { Err(Errno::AGAIN) };
             }
-            match self.wait_for_room(&full, deadline) {
+            // A signal ends a call that has sent bytes, whether its handler asks for restarting or not.
+            let until = if done > 0 { Some(deadline.unwrap_or(FAR)) } else { deadline };
+            match self.wait_for_room(&full, until) {
                 Ok(()) | Err(Stop::Dead) => {}
                 Err(_) if done > 0 => return Ok(done),
                 Err(Stop::Interrupted) => return Err(Errno::INTR),

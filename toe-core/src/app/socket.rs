@@ -262,13 +262,23 @@ impl<'a> Sock<'a> {
             Shut::Both => app_flags::SHUT_RD | app_flags::SHUT_WR,
         };
         match self.state() {
-            SockState::Established => {}
+            SockState::Established if !self.over() => {}
             SockState::Listening if how == Shut::Write => return Ok(()),
             SockState::Listening | SockState::Connecting => {}
-            _ => return Err(Errno::NOTCONN),
+            // Remembered all the same.
+            _ => {
+                self.set_flag(flags, true, false);
+                return Err(Errno::NOTCONN);
+            }
         }
         self.apply_shutdown(flags);
         Ok(())
+    }
+
+    /// Both directions are through, although the daemon has not said so yet.
+    fn over(&self) -> bool {
+        let both = daemon_flags::RX_FIN | daemon_flags::TX_FIN_ACKED;
+        self.slot.daemon_flags.load(Acquire) & both == both
     }
 
     fn apply_shutdown(&self, flags: u32) {
@@ -339,7 +349,7 @@ impl<'a> Sock<'a> {
     /// getpeername; ENOTCONN unless connected.
     pub fn peer(&self) -> Result<SocketAddr, Errno> {
         match self.state() {
-            SockState::Established => self.slot.remote.load().ok_or(Errno::NOTCONN),
+            SockState::Established if !self.over() => self.slot.remote.load().ok_or(Errno::NOTCONN),
             _ => Err(Errno::NOTCONN),
         }
     }

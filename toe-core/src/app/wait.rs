@@ -160,6 +160,9 @@ const FALLBACK_SLICE_NS: u64 = 200_000_000;
 /// The same for waits with a time-out.
 const TIMED_SLICE_NS: u64 = 500_000_000;
 
+/// A deadline that never comes. Unlike none at all it makes every handled signal end the wait.
+pub const FAR: u64 = u64::MAX;
+
 /// The moment `ms` milliseconds from now; `None` for 0, which means for ever.
 pub fn deadline_ms(ms: u32) -> Option<u64> {
     (ms != 0).then(|| now_ns() + u64::from(ms) * 1_000_000)
