@@ -120,6 +120,8 @@ pub struct Local {
     pub connect_told: AtomicU32,
     /// Who bound it (`connect::PROGRAM`, `connect::LISTENER`): then it keeps its address when it is dissolved.
     pub bound: AtomicU32,
+    /// Calls that wait for the end of a connect or for a connection to accept.
+    pub waiters: AtomicU32,
     /// 1: the placeholder has SOL_SOCKET options that accepted sockets inherit.
     pub opts: AtomicU32,
     /// See `remember.rs`.
@@ -253,7 +255,8 @@ impl Tables {
         local.link.store(link as u32, Relaxed);
         local.sock.store(sock.0, Relaxed);
         local.v6.store(v6.into(), Relaxed);
-        let words = [&local.forced_nonblock, &local.items, &local.connect_told, &local.bound, &local.opts];
+        let words =
+            [&local.forced_nonblock, &local.items, &local.connect_told, &local.bound, &local.waiters, &local.opts];
         for word in words.into_iter().chain(&local.remembered) {
             word.store(0, Relaxed);
         }
@@ -329,6 +332,7 @@ impl Tables {
     pub fn recount(&self) {
         let used = (self.local_pool.fresh.load(Relaxed) as usize).min(MAX_LOCALS);
         self.locals[..used].iter().for_each(|l| {
+            l.waiters.store(0, Relaxed);
             if l.refs.load(Relaxed) > 0 {
                 // Above any count, so that none reaches zero while counting.
                 l.refs.store(1 << 30, Relaxed);
@@ -430,6 +434,23 @@ fn hold(fd: i32, mut e: Entry) -> Option<Held> {
             return None;
         }
         e = now;
+    }
+}
+
+/// Counts a waiting call until it is dropped.
+pub struct Waiting<'a>(&'a Local);
+
+impl Held {
+    /// This call is about to wait.
+    pub fn waiting(&self) -> Waiting<'_> {
+        self.local.waiters.fetch_add(1, AcqRel);
+        Waiting(self.local)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.waiters.fetch_sub(1, AcqRel);
     }
 }
 

@@ -115,7 +115,7 @@ impl Link {
             cut_off: AtomicU32::new(0),
             region,
             page,
-                        control: AtomicI32::new(control.into_raw_fd()),
+            control: AtomicI32::new(control.into_raw_fd()),
             control_lock: AtomicU32::new(0),
             proc: AtomicU32::new(reply.proc),
             path: path.clone(),
