@@ -1,11 +1,12 @@
 //! Which stack an address belongs to: the configuration's rules and those that follow from addresses and routes, compiled
 //! into a region's table for one process. First match wins; no match: the kernel.
 
-use crate::config::{Config, Prefix, RuleConfig, RuleRole, Stack};
+use crate::config::{Config, Loopback, Prefix, RuleConfig, RuleRole, Stack};
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::atomic::Ordering::{Relaxed, Release};
 use toe_core::app::rules::{Action, Role, plain};
+use toe_core::flow::is_shared;
 use toe_core::shm::{MAX_RULES, RegionHeader};
 
 /// `ShmRule::origin` of a rule that no one wrote.
@@ -33,6 +34,8 @@ pub enum Origin {
     Config(usize),
     /// TCP has no such destination.
     NoUnicast,
+    /// An address that engine and kernel share.
+    Loopback,
     /// The network of this link.
     Link(String),
     /// A configured route.
@@ -44,6 +47,7 @@ impl fmt::Display for Origin {
         match self {
             Origin::Config(i) => write!(f, "rule {} of the configuration", i + 1),
             Origin::NoUnicast => write!(f, "no unicast address"),
+            Origin::Loopback => write!(f, "loopback"),
             Origin::Link(name) => write!(f, "network of link {name}"),
             Origin::Route(to) => write!(f, "route to {to}"),
         }
@@ -62,6 +66,7 @@ pub fn compile(config: &Config, program: &str, uid: u32) -> Vec<Rule> {
         stack: r.stack,
         origin: Origin::Config(i),
     }));
+    rules.extend(loopback(config));
     rules.extend(networks(config));
     rules
 }
@@ -69,6 +74,7 @@ pub fn compile(config: &Config, program: &str, uid: u32) -> Vec<Rule> {
 /// All rules that follow from the rest of the configuration.
 pub fn implied(config: &Config) -> Vec<Rule> {
     let mut rules = no_unicast();
+    rules.extend(loopback(config));
     rules.extend(networks(config));
     rules
 }
@@ -80,6 +86,15 @@ fn no_unicast() -> Vec<Rule> {
     let v6 = Prefix { addr: Ipv6Addr::from(0xff00u128 << 112).into(), len: 8 };
     let never = [v4([224, 0, 0, 0], 4), v4([255; 4], 32), v6];
     never.into_iter().map(|p| engine(p, RuleRole::Connect, Stack::Kernel, Origin::NoUnicast)).collect()
+}
+
+/// 127.0.0.1 and ::1.
+fn loopback(config: &Config) -> Vec<Rule> {
+    let hosts: &[IpAddr] = match config.daemon.loopback {
+        Loopback::Offload => &[IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)],
+        Loopback::Kernel => &[],
+    };
+    hosts.iter().map(|ip| engine(Prefix::host(*ip), RuleRole::Any, Stack::Toe, Origin::Loopback)).collect()
 }
 
 fn networks(config: &Config) -> Vec<Rule> {
@@ -105,10 +120,31 @@ fn engine(cidr: Prefix, role: RuleRole, stack: Stack, origin: Origin) -> Rule {
     Rule { role, cidr: Some(cidr), ports: (0, u16::MAX), stack, origin }
 }
 
-/// The first rule that matches, by the same reading as the shim's.
-pub fn decide(rules: &[Rule], role: Role, addr: SocketAddr) -> Option<&Rule> {
+/// What happens, by the same reading as the shim's, and the rule that says so.
+pub fn decide<'a>(config: &Config, rules: &'a [Rule], role: Role, addr: SocketAddr) -> (Action, Option<&'a Rule>) {
     let addr = plain(addr);
-    rules.iter().find(|r| r.covers(role, addr))
+    let found = rules.iter().find(|r| r.covers(role, addr));
+    let action = match found.map_or(Stack::Kernel, |r| r.stack) {
+        Stack::Toe if is_shared(addr.ip()) => match config.daemon.loopback {
+            Loopback::Offload => Action::Shared,
+            Loopback::Kernel => Action::Kernel,
+        },
+        Stack::Toe => Action::Engine,
+        Stack::Kernel => Action::Kernel,
+        Stack::Refuse => Action::Refuse,
+    };
+    (action, found)
+}
+
+/// The rules by which a listener on the wildcard address `addr` (`::` without IPV6_V6ONLY) gets connections of the engine; the
+/// shim's reading once more.
+pub fn decide_wildcard(rules: &[Rule], addr: SocketAddr) -> Vec<&Rule> {
+    let port = |r: &&Rule| addr.port() == 0 || (r.ports.0..=r.ports.1).contains(&addr.port());
+    let family = |r: &&Rule| addr.is_ipv6() || r.cidr.is_none_or(|c| c.addr.is_ipv4());
+    let live = rules.iter().filter(|r| r.role_bits() & 2 != 0).filter(port).filter(family);
+    // A rule for a part of the addresses says nothing of the others.
+    let all = |r: &Rule| r.stack != Stack::Toe && r.cidr.is_none_or(|c| c.len == 0);
+    live.take_while(|r| !all(r)).filter(|r| r.stack == Stack::Toe).collect()
 }
 
 impl Rule {
@@ -118,27 +154,11 @@ impl Rule {
         role && port && self.cidr.is_none_or(|c| c.contains(addr.ip()))
     }
 
-    /// Does a listener on the wildcard address `addr` get connections by this rule?
-    pub fn listens_on(&self, addr: SocketAddr) -> bool {
-        let family = self.cidr.is_none_or(|c| c.addr.is_ipv4() == addr.is_ipv4());
-        let port = (self.ports.0..=self.ports.1).contains(&addr.port());
-        self.stack == Stack::Toe && self.role != RuleRole::Connect && family && port
-    }
-
     fn role_bits(&self) -> u32 {
         match self.role {
             RuleRole::Connect => 1,
             RuleRole::Listen => 2,
             RuleRole::Any => 3,
-        }
-    }
-
-    /// What it says, in the shim's words.
-    pub fn action(&self) -> Action {
-        match self.stack {
-            Stack::Toe => Action::Engine,
-            Stack::Kernel => Action::Kernel,
-            Stack::Refuse => Action::Refuse,
         }
     }
 }
@@ -157,7 +177,7 @@ pub fn publish(rules: &[Rule], header: &RegionHeader) {
             Some(Prefix { addr: IpAddr::V6(a), len }) => (6, a.octets(), len),
         };
         slot.roles.store(rule.role_bits(), Relaxed);
-        slot.action.store(action_word(rule.action()), Relaxed);
+        slot.action.store(action_word(rule.stack), Relaxed);
         slot.family.store(family, Relaxed);
         slot.prefix_len.store(prefix_len.into(), Relaxed);
         for (word, bytes) in slot.prefix.iter().zip(octets.chunks_exact(4)) {
@@ -172,11 +192,11 @@ pub fn publish(rules: &[Rule], header: &RegionHeader) {
 }
 
 /// `ShmRule::action`.
-fn action_word(action: Action) -> u32 {
-    match action {
-        Action::Engine => 1,
-        Action::Kernel => 2,
-        Action::Refuse => 3,
+fn action_word(stack: Stack) -> u32 {
+    match stack {
+        Stack::Toe => 1,
+        Stack::Kernel => 2,
+        Stack::Refuse => 3,
     }
 }
 
@@ -218,8 +238,8 @@ mod tests {
 
     fn decided(program: &str, uid: u32, role: Role, addr: &str) -> (Action, Option<Origin>) {
         let rules = compile(&config(), program, uid);
-        let found = decide(&rules, role, addr.parse().unwrap());
-        (found.map_or(Action::Kernel, Rule::action), found.map(|r| r.origin.clone()))
+        let (action, rule) = decide(&config(), &rules, role, addr.parse().unwrap());
+        (action, rule.map(|r| r.origin.clone()))
     }
 
     #[test]
@@ -237,7 +257,11 @@ mod tests {
         let route = Origin::Route("10.0.0.0/8".parse().unwrap());
         assert_eq!(decided("x", 0, Role::Connect, "10.1.2.3:1"), (Engine, Some(route)));
         assert_eq!(decided("x", 0, Role::Connect, "127.77.0.255:1"), (Refuse, link));
-        assert_eq!(decided("x", 0, Role::Connect, "127.0.0.1:80"), (Kernel, None));
+        let shared = (Shared, Some(Origin::Loopback));
+        assert_eq!(decided("x", 0, Role::Connect, "127.0.0.1:80"), shared);
+        assert_eq!(decided("x", 0, Role::Listen, "[::1]:80"), shared);
+        assert_eq!(decided("curl", 0, Role::Connect, "[::1]:443"), (Kernel, Some(Origin::Config(0))));
+        assert_eq!(decided("x", 0, Role::Connect, "127.0.0.2:80"), (Kernel, None));
     }
 
     #[test]
@@ -246,17 +270,38 @@ mod tests {
         let config = Config::parse(text, "t", &Machine { cpus: vec![0] }).unwrap();
         let rules = compile(&config, "x", 0);
         for addr in ["224.0.0.1:1", "239.255.255.255:1", "255.255.255.255:1", "[ff02::1]:1"] {
-            let rule = decide(&rules, Role::Connect, addr.parse().unwrap()).unwrap();
-            assert_eq!(rule.action(), Action::Kernel, "{addr}");
+            assert_eq!(decide(&config, &rules, Role::Connect, addr.parse().unwrap()).0, Action::Kernel, "{addr}");
         }
-        assert_eq!(decide(&rules, Role::Connect, "8.8.8.8:1".parse().unwrap()).unwrap().action(), Action::Engine);
+        assert_eq!(decide(&config, &rules, Role::Connect, "8.8.8.8:1".parse().unwrap()).0, Action::Engine);
+    }
+
+    #[test]
+    fn loopback_may_be_left_to_the_kernel() {
+        let text = "[daemon]\nloopback = 'kernel'\n[[rule]]\nprogram = 'x'\nstack = 'toe'";
+        let config = Config::parse(text, "t", &Machine { cpus: vec![0] }).unwrap();
+        for program in ["x", "y"] {
+            let rules = compile(&config, program, 0);
+            assert_eq!(decide(&config, &rules, Role::Connect, "127.0.0.1:1".parse().unwrap()).0, Action::Kernel);
+        }
     }
 
     #[test]
     fn the_shim_reads_the_table_alike() {
         let region = Region::create(RegionId(1), 2).unwrap();
         let header = &region.layout().header;
-        let ips = ["127.77.0.2", "127.77.0.255", "10.1.2.3", "192.0.2.1", "8.8.8.8", "fd77::9", "fd78::9", "224.0.0.1"];
+        header.loopback.store(1, Relaxed);
+        let ips = [
+            "127.0.0.1",
+            "::1",
+            "127.77.0.2",
+            "127.77.0.255",
+            "10.1.2.3",
+            "192.0.2.1",
+            "8.8.8.8",
+            "fd77::9",
+            "fd78::9",
+            "224.0.0.1",
+        ];
         for (program, uid) in [("curl", 0), ("x", 7), ("x", 0)] {
             let rules = compile(&config(), program, uid);
             publish(&rules, header);
@@ -264,9 +309,17 @@ mod tests {
                 for port in [1, 443, 9000, 9010, 9011] {
                     for role in [Role::Connect, Role::Listen] {
                         let addr = SocketAddr::new(ip.parse().unwrap(), port);
-                        let ours = decide(&rules, role, addr).map_or(Action::Kernel, Rule::action);
+                        let ours = decide(&config(), &rules, role, addr).0;
                         assert_eq!(toe_core::app::rules::decide(header, role, addr), ours, "{program} {addr} {role:?}");
                     }
+                }
+            }
+            for port in [1, 443, 9000] {
+                for ip in ["0.0.0.0", "::"] {
+                    let addr = SocketAddr::new(ip.parse().unwrap(), port);
+                    let ours = if decide_wildcard(&rules, addr).is_empty() { Action::Kernel } else { Action::Engine };
+                    let shim = toe_core::app::rules::decide_wildcard(header, port, true, addr.is_ipv6());
+                    assert_eq!(shim, ours, "{program} {addr}");
                 }
             }
         }

@@ -65,6 +65,7 @@ impl Flow {
         self.snd.una = a.ack as u64;
         self.snd.progress = env.now;
         self.snd.timed_out = false;
+        self.probe_answered(a);
         self.rtt.backoff = 0; // RFC 6298 §5: the estimate is good again once new data is acknowledged
         let phase = self.board.phase;
         let over = self.board.advance(self.snd.una, bytes, self.sack, self.mss());
@@ -84,10 +85,23 @@ impl Flow {
         } else {
             self.timers.set(Timer::Retransmit, env.now + self.rtt.rto());
         }
+        self.watch_tail(env.now);
         self.free_acked(data_before);
         self.fin_may_be_acked(env);
         self.tune_tx();
         self.offer_room(env);
+    }
+
+    /// RFC 8985 §7.4: a probe that was a copy, and that the peer does not call one (RFC 2883), has hidden a loss.
+    fn probe_answered(&mut self, a: &Arrival) {
+        self.snd.tail_probed = false;
+        let Some(end) = self.snd.probe_end.filter(|&end| a.ack >= end as i64) else { return };
+        self.snd.probe_end = None;
+        let una = self.snd.una;
+        let twice = a.seg.options.sack.first().is_some_and(|b| self.snd.space.pos(una, b.1) <= a.ack);
+        if !twice && self.board.phase == Phase::Open {
+            self.cc.on_loss(self.board.flight(una, end.max(una)));
+        }
     }
 
     /// A round-trip time sample: the timed segment, or while resending the echoed timestamp, which tells the copies apart.
@@ -123,10 +137,12 @@ impl Flow {
 
     /// RFC 6675 §5: look for loss, and begin fast retransmit.
     fn detect_loss(&mut self, env: &mut Env, news: u64) {
-        if news > 0 {
-            self.board.find_lost(self.mss());
-        }
         let (una, nxt) = (self.snd.una, self.snd.nxt);
+        if news > 0 && self.board.find_lost(self.mss()) {
+            // RFC 5681 §4.3: the loss of a retransmission is a second sign of congestion.
+            self.cc.on_loss(self.board.flight(una, nxt));
+            env.stats.lost_retransmits += 1;
+        }
         if una < nxt && self.board.should_recover(self.sack, una) {
             self.cc.on_loss(self.board.flight(una, nxt));
             self.board.enter_recovery(una, nxt, self.mss());

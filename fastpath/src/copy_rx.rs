@@ -114,7 +114,8 @@ impl Flow {
     }
 
     /// New in-order bytes: a spinning reader sees them at once, sleepers are woken now and then.
-    pub fn publish_received(&mut self, env: &Env, bytes: u64) {
+    pub fn publish_received(&mut self, env: &mut Env, bytes: u64) {
+        env.stats.bytes_received += bytes;
         self.rcv.published = self.data_received();
         self.slot().rx_tail.store(self.rcv.published, Release);
         self.rcv.unannounced += bytes;

@@ -111,6 +111,12 @@ pub(crate) struct Send {
     pub progress: Instant,
     /// The slow path was told of a time-out and has not answered; progress makes its answer void.
     pub timed_out: bool,
+    /// A tail loss probe is to go out.
+    pub tail_probe: bool,
+    /// One went out, and nothing was acknowledged since.
+    pub tail_probed: bool,
+    /// It was a copy, which ends here.
+    pub probe_end: Option<u64>,
     /// Zero-window or keep-alive probes since the peer was last heard.
     pub probes: u32,
     /// Doublings of the persist timer.

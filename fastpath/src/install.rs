@@ -12,7 +12,7 @@ use crate::recovery::Scoreboard;
 use crate::rtt::Rtt;
 use crate::space::Space;
 use crate::timers::Timers;
-use core::sync::atomic::Ordering::{Relaxed, Release};
+use core::sync::atomic::Ordering::Relaxed;
 use toe_core::flow::FlowInit;
 use toe_core::notify;
 use toe_core::shm::{STREAM_CHUNKS, SockState};
@@ -68,10 +68,10 @@ impl Flow {
         self.take_early(env, init);
         self.ack.now |= init.ack_due; // the third segment of the handshake (RFC 9293 §3.10.7.3)
         let slot = self.slot();
-        if slot.state.load(Relaxed) != SockState::Established as u32 {
-            slot.state.store(SockState::Established as u32, Release);
+        // The slow path says when a connect is done.
+        if slot.state.load(Relaxed) == SockState::Established as u32 {
+            notify::all(&self.region, self.sock, slot, &*env.waker);
         }
-        notify::all(&self.region, self.sock, slot, &*env.waker);
         self.publish_info();
     }
 
@@ -124,6 +124,9 @@ fn sending(init: &FlowInit, env: &Env) -> Send {
         last: env.now,
         progress: env.now,
         timed_out: false,
+        tail_probe: false,
+        tail_probed: false,
+        probe_end: None,
         probes: 0,
         persist_backoff: 0,
         probe_due: false,

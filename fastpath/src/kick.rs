@@ -6,9 +6,10 @@
 use crate::alloc::CHUNK;
 use crate::flow::{Flow, How};
 use crate::poll::Env;
-use core::sync::atomic::Ordering::{Acquire, Relaxed};
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use toe_core::flow::CongestionControl;
-use toe_core::shm::{APP_SOCKS, STREAM_CHUNKS, app_flags};
+use toe_core::notify;
+use toe_core::shm::{APP_SOCKS, ReqOp, STREAM_CHUNKS, app_flags};
 
 /// Default TTL (RFC 1340's successor; Linux's ip_default_ttl).
 pub(crate) const DEFAULT_TTL: u8 = 64;
@@ -72,6 +73,24 @@ impl Flow {
             let reno = flags & app_flags::RENO != 0;
             self.cc.set_algorithm(if reno { CongestionControl::Reno } else { env.tcp.congestion });
         }
+    }
+
+    /// A request that reaches an established socket: a second connect, or a call that raced with the first one's end. What the
+    /// answer is does not depend on anything that the slow path knows.
+    pub fn answer_request(&mut self, env: &Env) {
+        let slot = self.slot();
+        let seq = slot.req_seq.load(Acquire);
+        if seq == slot.resp_seq.load(Relaxed) {
+            return;
+        }
+        let errno = match ReqOp::from_word(slot.req_op.load(Relaxed)) {
+            Some(ReqOp::Connect) => libc::EISCONN,
+            Some(ReqOp::Bind | ReqOp::Listen) => libc::EINVAL,
+            None => libc::EOPNOTSUPP,
+        };
+        slot.resp_err.store(errno as u32, Relaxed);
+        slot.resp_seq.store(seq, Release);
+        notify::all(&self.region, self.sock, slot, &*env.waker);
     }
 
     /// An explicit kick: options may have changed too.

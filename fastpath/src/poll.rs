@@ -1,17 +1,18 @@
 //! The poll loop: one round of everything, in bounded batches, on one screen.
 
 use crate::FastPath;
-use crate::alloc::Regions;
+use crate::alloc::{RegionState, Regions};
 use crate::messages::enqueue;
 use crate::output::{Port, Turn};
 use crate::validate::ChallengeLimit;
+use core::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::sync::Arc;
 use toe_core::msg::{CoreStats, Up};
 use toe_core::nic::{RxCsum, RxMeta, TxError, TxMeta};
 use toe_core::pathq::{Polled, Sender};
 use toe_core::tcp::TcpConfig;
 use toe_core::wire::{self, ParseError};
-use toe_core::{CoreId, Duration, FlowId, Instant, NicId, notify};
+use toe_core::{CoreId, Duration, FlowId, Instant, NicId, SockId, notify};
 
 /// Batches of one round.
 const MESSAGES: usize = 256;
@@ -31,6 +32,17 @@ pub(crate) struct Env {
     pub up: Sender<Up>,
     pub waker: Arc<dyn notify::Waker>,
     pub challenge: ChallengeLimit,
+}
+
+/// A kick for a socket without a flow. An app waits for the answer to a request: the slow path has it. Anything else can only
+/// be about a flow that has ended.
+fn misdirected(state: &RegionState, worker: usize, sock: SockId, up: &mut Sender<Up>) {
+    let Some(slot) = state.region.sock(sock) else { return };
+    let pending = slot.req_seq.load(Acquire) != slot.resp_seq.load(Relaxed);
+    // A full queue: the bit stays set for the next round.
+    if pending && up.offer(Up::Kick { region: state.region.id(), sock }).is_err() {
+        state.region.kick(worker as u32, sock);
+    }
 }
 
 impl FastPath {
@@ -82,9 +94,13 @@ impl FastPath {
         let mut count = 0;
         self.kicker_cpu = None;
         let mut kicked = core::mem::take(&mut self.kicked);
-        for state in self.env.regions.iter() {
+        let Env { regions, up, .. } = &mut self.env;
+        for state in regions.iter() {
             let Some(set) = state.region.layout().kick.get(worker) else { continue };
-            let drained = set.drain(|sock| kicked.extend(state.flow_of(toe_core::SockId(sock))));
+            let drained = set.drain(|sock| match state.flow_of(SockId(sock)) {
+                Some(flow) => kicked.push(flow),
+                None => misdirected(state, worker, SockId(sock), up),
+            });
             if drained > 0 {
                 self.kicker_cpu = set.cpu();
             }
@@ -92,7 +108,10 @@ impl FastPath {
         }
         self.env.stats.kicks += count as u64;
         for id in kicked.drain(..) {
-            self.with(id, |flow, env| flow.read_options(env));
+            self.with(id, |flow, env| {
+                flow.answer_request(env);
+                flow.read_options(env);
+            });
         }
         self.kicked = kicked;
         count

@@ -7,15 +7,22 @@
 //!
 //! Loss is monotone (what lies below a lost byte and is not SACKed is lost as well), so one edge is enough. Whoever adds
 //! another detector (RACK, RFC 8985) raises `lost_to`; whoever paces recovery (PRR, RFC 6937) changes only the congestion window.
+//!
+//! What was resent may be lost once more, which RFC 6675 leaves to the retransmission timer. Here a resent stretch is lost
+//! again as soon as the peer has SACKed, above what SND.NXT was at that time, as much as proves any segment lost: all of
+//! that left later. These stretches stand in `again`, and go first.
 
 use crate::ranges::RangeSet;
 use crate::space::Space;
+use arrayvec::ArrayVec;
 use toe_core::wire::SackBlocks;
 
 /// RFC 5681 §3.2, RFC 6675 §2.
 pub(crate) const DUP_THRESH: u32 = 3;
 /// Most SACKed ranges kept; SACK is advice (RFC 2018 §8), a peer that sends more is not believed further.
 const MOST_RANGES: usize = 1024;
+/// Resent stretches watched for being lost again. Beyond that, neighbours are watched as one.
+const MOST_RESENT: usize = 16;
 
 /// What the sender is doing about loss.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,6 +33,15 @@ pub(crate) enum Phase {
     Recovery { point: u64 },
     /// After a time-out, until `point` is acknowledged.
     Loss { point: u64 },
+}
+
+/// A stretch that was sent again.
+#[derive(Clone, Copy, Debug)]
+struct Resent {
+    start: u64,
+    end: u64,
+    /// SND.NXT at that time.
+    mark: u64,
 }
 
 /// See the module.
@@ -44,6 +60,10 @@ pub(crate) struct Scoreboard {
     recover: Option<u64>,
     /// New data sent on the first duplicate ACKs (RFC 3042), which does not count as flight when the window is halved.
     limited_transmit: u64,
+    /// In the order of sending, thus of `mark`.
+    resends: ArrayVec<Resent, MOST_RESENT>,
+    /// Lost again, and not yet resent again.
+    again: ArrayVec<(u64, u64), MOST_RESENT>,
     /// RFC 6675 NextSeg rule (4): the last segment was resent already.
     rescued: bool,
 }
@@ -60,6 +80,8 @@ impl Scoreboard {
             dup_bytes: 0,
             recover: None,
             limited_transmit: 0,
+            resends: ArrayVec::new(),
+            again: ArrayVec::new(),
             rescued: false,
         }
     }
@@ -87,17 +109,39 @@ impl Scoreboard {
         news
     }
 
-    /// RFC 6675 `Update()`: how far IsLost() reaches.
-    pub fn find_lost(&mut self, mss: u64) {
+    /// RFC 6675 `Update()`: how far IsLost() reaches. `true`: something that was resent is lost again.
+    pub fn find_lost(&mut self, mss: u64) -> bool {
         let (mut bytes, mut ranges) = (0, 0);
-        for (start, end) in self.sacked.top_down() {
+        let enough = u64::from(DUP_THRESH - 1) * mss + 1;
+        let proves = |&(start, end): &(u64, u64)| {
             bytes += end - start;
             ranges += 1;
-            if ranges >= DUP_THRESH || bytes > u64::from(DUP_THRESH - 1) * mss {
-                self.lost_to = self.lost_to.max(start);
-                return;
+            ranges >= DUP_THRESH || bytes >= enough
+        };
+        let Some((edge, _)) = self.sacked.top_down().find(proves) else { return false };
+        self.lost_to = self.lost_to.max(edge);
+        // A resent stretch needs its proof above its mark, which may lie within the range.
+        self.lost_again(edge + bytes.saturating_sub(enough))
+    }
+
+    /// Resent stretches with a mark up to `edge` have been overtaken by enough that left later.
+    fn lost_again(&mut self, edge: u64) -> bool {
+        let mut any = false;
+        while let Some(r) = self.resends.first().copied().filter(|r| r.mark <= edge) {
+            let missing = self.sacked.gap(r.start, r.end).is_some();
+            if missing && self.again.try_push((r.start, r.end)).is_err() {
+                break;
             }
+            self.resends.remove(0);
+            any |= missing;
         }
+        self.force |= any;
+        any
+    }
+
+    fn forget_resends(&mut self) {
+        self.resends.clear();
+        self.again.clear();
     }
 
     /// One more duplicate ACK (RFC 5681 §2); without SACK it stands for one segment that arrived.
@@ -137,6 +181,7 @@ impl Scoreboard {
         self.lost_to = self.lost_to.max((una + mss).min(nxt));
         self.force = true;
         self.rescued = false;
+        self.forget_resends();
     }
 
     /// Time-out: everything outstanding and not SACKed is lost (RFC 5681 §3.1, RFC 6675 §5.1).
@@ -148,6 +193,7 @@ impl Scoreboard {
         self.rtx_to = una;
         self.lost_to = nxt;
         self.force = true;
+        self.forget_resends();
     }
 
     /// What is in flight was too large for the path (RFC 1191): all of it goes again, which says nothing of congestion.
@@ -156,6 +202,7 @@ impl Scoreboard {
         self.rtx_to = una;
         self.lost_to = nxt;
         self.dup_bytes = 0;
+        self.forget_resends();
     }
 
     /// `una` moved up by `acked`. Returns `true` if that ends recovery.
@@ -165,11 +212,14 @@ impl Scoreboard {
         self.lost_to = self.lost_to.max(una);
         self.limited_transmit = 0;
         self.force = false;
+        self.resends.retain(|r| r.end > una);
+        self.again.retain(|r| r.1 > una);
         match self.phase {
             Phase::Recovery { point } | Phase::Loss { point } if una >= point => {
                 self.phase = Phase::Open;
                 self.dup_acks = 0;
                 self.dup_bytes = 0;
+                self.forget_resends();
                 return true;
             }
             // Partial ACK (RFC 6582 §3.2 step 5): the next segment is missing too.
@@ -193,12 +243,16 @@ impl Scoreboard {
         let unsacked = |a: u64, b: u64| b.saturating_sub(a) - if a < b { self.sacked.covered(a, b) } else { 0 };
         let sent_once = unsacked(self.lost_to.max(una), nxt);
         let resent = unsacked(una, self.rtx_to.min(nxt));
-        (sent_once + resent).saturating_sub(self.dup_bytes)
+        let again: u64 = self.again.iter().map(|&(a, b)| unsacked(a.max(una), b)).sum();
+        (sent_once + resent).saturating_sub(again + self.dup_bytes)
     }
 
-    /// NextSeg() rule (1): the first lost stretch not yet resent.
+    /// NextSeg() rule (1): the first stretch lost again, else the first lost one not yet resent.
     #[inline]
     pub fn next_lost(&self, una: u64, nxt: u64) -> Option<(u64, u64)> {
+        if let Some(gap) = self.again.iter().find_map(|&(from, to)| self.sacked.gap(from.max(una), to)) {
+            return Some(gap);
+        }
         let (from, to) = (self.rtx_to.max(una), self.lost_to.min(nxt));
         if from >= to { None } else { self.sacked.gap(from, to) }
     }
@@ -217,13 +271,38 @@ impl Scoreboard {
         (!self.rescued && top_end < nxt).then(|| (top_end.max(nxt.saturating_sub(mss)), nxt))
     }
 
-    /// `start..end` was sent again.
-    pub fn resent(&mut self, start: u64, end: u64) {
+    /// What a tail loss probe repeats when there is nothing new: the last segment, or the first that is missing.
+    pub fn probe(&self, una: u64, nxt: u64, mss: u64) -> Option<(u64, u64)> {
+        let last = nxt.saturating_sub(mss).max(una);
+        let (start, end) = self.sacked.gap(last, nxt).or_else(|| self.sacked.gap(una, nxt))?;
+        Some((start, end.min(start + mss)))
+    }
+
+    /// `start..end` was sent again, when SND.NXT was `nxt`.
+    pub fn resent(&mut self, start: u64, end: u64, nxt: u64) {
         self.force = false;
+        for a in &mut self.again {
+            // It was the first gap of the first stretch that has one: what is below is SACKed.
+            if a.0 <= start && start < a.1 {
+                a.0 = end;
+            }
+        }
+        self.again.retain(|a| a.0 < a.1);
+        self.watch(start, end, nxt);
         if self.sacked.last().is_some_and(|top| start >= top.1) && start >= self.lost_to {
             self.rescued = true; // rule (4) leaves HighRxt alone
         } else {
             self.rtx_to = self.rtx_to.max(end);
+        }
+    }
+
+    fn watch(&mut self, start: u64, end: u64, mark: u64) {
+        let full = self.resends.is_full();
+        match self.resends.last_mut() {
+            Some(last) if full || (last.mark == mark && last.end == start) => {
+                *last = Resent { start: last.start.min(start), end: last.end.max(end), mark };
+            }
+            _ => self.resends.push(Resent { start, end, mark }),
         }
     }
 }
@@ -254,10 +333,40 @@ mod tests {
         s.enter_recovery(0, 100, MSS);
         assert_eq!(s.next_lost(0, 100), Some((0, 10)));
         assert_eq!(s.pipe(0, 100), 60);
-        s.resent(0, 10);
+        s.resent(0, 10, 100);
         assert_eq!((s.next_lost(0, 100), s.pipe(0, 100)), (None, 70));
         assert!(!s.advance(40, 40, true, MSS));
         assert!(s.advance(100, 60, true, MSS));
+    }
+
+    #[test]
+    fn what_is_lost_again_is_resent_again() {
+        let space = Space::new(SeqNr(9));
+        let mut s = Scoreboard::new();
+        s.sack(&blocks(space, &[(10, 20), (30, 60)]), space, 0, 100);
+        s.find_lost(MSS);
+        s.enter_recovery(0, 100, MSS);
+        s.resent(0, 10, 100);
+        s.resent(20, 30, 100);
+        assert_eq!(s.next_lost(0, 120), None);
+        // The second arrives, the first does not; 100..130 left after both.
+        s.sack(&blocks(space, &[(20, 30), (100, 120)]), space, 0, 140);
+        assert!(!s.find_lost(MSS), "two segments are not enough");
+        let before = s.pipe(0, 140);
+        s.sack(&blocks(space, &[(100, 130)]), space, 0, 140);
+        assert!(s.find_lost(MSS));
+        assert_eq!((s.next_lost(0, 140), s.force), (Some((0, 10)), true));
+        // Gone: what was lost again, what was SACKed, and 60..100, now lost for the first time.
+        assert_eq!(s.pipe(0, 140), before - 10 - 10 - 40);
+        s.resent(0, 10, 140);
+        assert_eq!(s.next_lost(0, 140), Some((60, 100)));
+        // And once more.
+        s.resent(60, 100, 140);
+        s.sack(&blocks(space, &[(60, 100), (140, 170)]), space, 0, 200);
+        assert!(s.find_lost(MSS));
+        assert_eq!(s.next_lost(0, 200), Some((0, 10)));
+        assert!(!s.advance(60, 60, true, MSS));
+        assert_eq!(s.next_lost(60, 200), Some((130, 140)));
     }
 
     #[test]
@@ -268,10 +377,10 @@ mod tests {
         assert!(s.should_recover(false, 0));
         s.enter_recovery(0, 100, MSS);
         assert_eq!(s.next_lost(0, 100), Some((0, 10)));
-        s.resent(0, 10);
+        s.resent(0, 10, 100);
         assert!(!s.advance(30, 30, false, MSS));
         assert_eq!(s.next_lost(30, 100), Some((30, 40)));
-        s.resent(30, 40);
+        s.resent(30, 40, 100);
         assert!(s.advance(100, 70, false, MSS));
         // Duplicates of the final ACK are echoes of what was sent twice.
         (0..3).for_each(|_| s.duplicate(false, MSS, 100));
@@ -311,7 +420,7 @@ mod tests {
                 prop_assert_eq!(any, (una..nxt).any(is_lost));
                 if any && resent > 0 {
                     s.enter_recovery(una, nxt, MSS);
-                    s.resent(0, resent);
+                    s.resent(0, resent, nxt);
                     let pipe: u64 = (una..nxt).filter(|p| !sacked.contains(p))
                         .map(|p| u64::from(!is_lost(p) && p >= MSS) + u64::from(p < resent)).sum();
                     prop_assert_eq!(s.pipe(una, nxt), pipe);

@@ -71,6 +71,11 @@ impl Rtt {
         self.base.saturating_mul(1 << doublings.min(MOST_DOUBLINGS)).min(self.max)
     }
 
+    /// When to probe for a lost tail (RFC 8985 §7.2): two round trips, and a little for our clock and theirs.
+    pub fn probe_timeout(&self) -> Option<Duration> {
+        self.srtt.map(|srtt| srtt * 2 + GRANULARITY * 2)
+    }
+
     /// Smoothed round-trip time, if measured.
     pub fn srtt(&self) -> Option<Duration> {
         self.srtt
@@ -104,6 +109,7 @@ mod tests {
         r.sample(ms(180));
         assert_eq!((r.srtt(), r.rttvar()), (Some(ms(110)), Duration::from_micros(57_500)));
         assert_eq!((r.rto(), r.least()), (ms(340), Some(ms(100))));
+        assert_eq!(r.probe_timeout(), Some(ms(222)));
         r.backoff = 3;
         assert_eq!(r.rto(), ms(340 * 8));
         r.backoff = 400;

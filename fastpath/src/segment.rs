@@ -22,6 +22,8 @@ pub(crate) struct Plan {
     pub size: u64,
     /// Sent before.
     pub again: bool,
+    /// Sent before, not thought to be lost: a tail loss probe.
+    pub probe: bool,
 }
 
 /// Why nothing is sent now.
@@ -43,6 +45,9 @@ impl Flow {
     /// What to send next: what is lost, then what is new, then what might be lost (RFC 6675 §4, NextSeg).
     pub fn next_segment(&mut self, port: &Port) -> Result<Plan, Hold> {
         let size = self.full_size(port);
+        if self.snd.tail_probe {
+            return self.tail_probe(size);
+        }
         let most = port.most_payload(size).min(MOST_PAYLOAD);
         let pipe = self.board.pipe(self.snd.una, self.snd.nxt);
         let room = self.cc.cwnd().saturating_sub(pipe);
@@ -58,6 +63,18 @@ impl Flow {
         })
     }
 
+    /// RFC 8985 §7.3: one segment whatever the congestion window says, a new one if there is any, else the last once more.
+    fn tail_probe(&mut self, size: u64) -> Result<Plan, Hold> {
+        let (una, nxt) = (self.snd.una, self.snd.nxt);
+        if let Some(lost) = self.board.next_lost(una, nxt) {
+            return self.resend(lost, size, size, size).ok_or(Hold::Congestion);
+        }
+        self.new_data(size, size, size).or_else(|hold| {
+            let (start, end) = self.board.probe(una, nxt, size).ok_or(hold)?;
+            Ok(Plan { start, end, size, again: true, probe: true })
+        })
+    }
+
     /// Payload of a full segment beside the options that the next one carries.
     fn full_size(&self, port: &Port) -> u64 {
         let options = self.options_len() as u64;
@@ -69,7 +86,7 @@ impl Flow {
             0 if self.board.force => size,
             whole => whole,
         };
-        (whole > 0).then(|| Plan { start, end: end.min(start + whole.min(most)), size, again: true })
+        (whole > 0).then(|| Plan { start, end: end.min(start + whole.min(most)), size, again: true, probe: false })
     }
 
     fn new_data(&mut self, room: u64, size: u64, most: u64) -> Result<Plan, Hold> {
@@ -79,7 +96,7 @@ impl Flow {
             return Err(Hold::Idle);
         }
         let available = data_end - start;
-        let plan = |end| Plan { start, end, size, again: false };
+        let plan = |end| Plan { start, end, size, again: false, probe: false };
         if available == 0 {
             return Ok(plan(data_end + 1)); // the FIN alone: it needs no window, and its resending probes the peer's
         }
@@ -162,8 +179,15 @@ impl Flow {
         self.snd.last = env.now;
         self.snd.cork_over = false;
         self.snd.sws_over = false;
+        if core::mem::take(&mut self.snd.tail_probe) {
+            env.stats.loss_probes += 1;
+            self.snd.tail_probed = true;
+            self.snd.probe_end = plan.probe.then_some(plan.end);
+        }
         if plan.again {
-            self.board.resent(plan.start, plan.end);
+            if !plan.probe {
+                self.board.resent(plan.start, plan.end, self.snd.nxt);
+            }
             self.snd.timed = None; // Karn: what is timed may be the copy
             let segments = (plan.end - plan.start).div_ceil(plan.size);
             env.stats.retrans_segs += segments;
@@ -172,7 +196,9 @@ impl Flow {
             if self.snd.una == self.snd.nxt {
                 self.snd.progress = env.now;
             }
+            let before = self.data_sent();
             self.snd.nxt = plan.end;
+            env.stats.bytes_sent += self.data_sent() - before;
             self.board.sent(plan.end - plan.start);
             if self.fin_sent() {
                 self.snd.closed_first = !self.rcv.fin_done;
@@ -184,6 +210,7 @@ impl Flow {
         }
         // RFC 6298 §5.1
         self.timers.start(Timer::Retransmit, env.now + self.rtt.rto());
+        self.watch_tail(env.now);
     }
 
     /// RFC 5681 §4.1: after more than an RTO of silence the window is no longer trusted.

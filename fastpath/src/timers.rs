@@ -2,6 +2,7 @@
 
 use crate::flow::Flow;
 use crate::poll::Env;
+use crate::recovery::Phase;
 use toe_core::msg::{TimerKind, Up};
 use toe_core::shm::app_flags;
 use toe_core::tcp::TcpConfig;
@@ -22,10 +23,19 @@ pub(crate) enum Timer {
     FinWait2,
     /// A corked rest leaves after 200 ms.
     Cork,
+    /// Tail loss probe (RFC 8985 §7).
+    TailLoss,
 }
 
-const ALL: [Timer; 6] =
-    [Timer::Retransmit, Timer::Persist, Timer::DelayedAck, Timer::KeepAlive, Timer::FinWait2, Timer::Cork];
+const ALL: [Timer; 7] = [
+    Timer::Retransmit,
+    Timer::Persist,
+    Timer::DelayedAck,
+    Timer::KeepAlive,
+    Timer::FinWait2,
+    Timer::Cork,
+    Timer::TailLoss,
+];
 
 /// Deadlines; `Instant(u64::MAX)`: not set.
 #[derive(Debug)]
@@ -81,6 +91,7 @@ impl Flow {
                     env.stats.delayed_acks += 1;
                 }
                 Timer::Cork => self.snd.cork_over = true,
+                Timer::TailLoss => self.snd.tail_probe = self.snd.una < self.snd.nxt,
                 Timer::Retransmit => self.retransmission_timeout(env),
                 Timer::Persist => {
                     self.timers.set(Timer::Persist, env.now + self.rtt.doubled(self.snd.persist_backoff + 1));
@@ -92,6 +103,20 @@ impl Flow {
                     self.report(env, TimerKind::FinWait2, 1, self.rcv.last);
                 }
             }
+        }
+    }
+
+    /// RFC 8985 §7.2: once in a row, for more than one segment in flight (the ACK of one alone may be delayed for so long that
+    /// the retransmission timer is as good), and not after a time-out. With holes above which too little is SACKed it helps as
+    /// well, where the RFC has RACK's reordering timer.
+    pub fn watch_tail(&mut self, now: Instant) {
+        let several = self.snd.nxt - self.snd.una > self.mss();
+        let after_timeout = matches!(self.board.phase, Phase::Loss { .. });
+        match self.rtt.probe_timeout() {
+            Some(pto) if self.sack && several && !after_timeout && !self.snd.tail_probed => {
+                self.timers.set(Timer::TailLoss, now + pto);
+            }
+            _ => self.timers.stop(Timer::TailLoss),
         }
     }
 
@@ -166,6 +191,8 @@ impl Flow {
         self.rtt.backoff += 1;
         self.board.time_out(una, nxt);
         self.snd.timed = None;
+        self.snd.tail_probe = false;
+        self.timers.stop(Timer::TailLoss);
         self.timers.set(Timer::Retransmit, env.now + self.rtt.rto());
     }
 

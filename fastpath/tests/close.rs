@@ -5,7 +5,7 @@ mod common;
 use common::script::Script;
 use std::sync::atomic::Ordering::Relaxed;
 use toe_core::msg::{CloseKind, Down, TimerKind};
-use toe_core::shm::{SLOW_WORKER, SockState, app_flags};
+use toe_core::shm::{ReqOp, SLOW_WORKER, SockState, app_flags};
 use toe_core::tcp::TcpConfig;
 use toe_core::{FlowId, SeqNr};
 
@@ -300,4 +300,33 @@ fn a_slot_given_back_gives_back_what_was_never_read() {
     assert_eq!(s.host.fp.stats().rx_chunks_in_use, 1, "still readable");
     s.down(Down::Release { region, sock });
     assert_eq!(s.host.fp.stats().rx_chunks_in_use, 0);
+}
+
+/// An app that asks while its connection is established, or has just ended, gets its answer.
+#[test]
+fn requests_are_answered_or_passed_on() {
+    let mut s = Script::new();
+    let sock = s.app().sock;
+    let ask = |s: &mut Script, op: u32| {
+        let slot = s.app().slot();
+        slot.req_op.store(op, Relaxed);
+        let seq = slot.req_seq.fetch_add(1, Relaxed) + 1;
+        s.host.region.kick(1, sock);
+        s.poll();
+        let slot = s.app().slot();
+        (slot.resp_seq.load(Relaxed) == seq).then(|| slot.resp_err.load(Relaxed) as i32)
+    };
+    let (connect, bind, listen) = (ReqOp::Connect as u32, ReqOp::Bind as u32, ReqOp::Listen as u32);
+    assert_eq!(ask(&mut s, connect), Some(libc::EISCONN));
+    assert_eq!((ask(&mut s, bind), ask(&mut s, listen)), (Some(libc::EINVAL), Some(libc::EINVAL)));
+    assert_eq!(ask(&mut s, 77), Some(libc::EOPNOTSUPP));
+    s.down(Down::Remove { flow: FlowId(0), errno: 0, reset: true });
+    assert!(s.host.kicked.is_empty());
+    assert_eq!((ask(&mut s, connect), s.host.kicked.as_slice()), (None, &[sock][..]));
+    // Without a request there is nothing to pass on.
+    let slot = s.app().slot();
+    slot.resp_seq.store(slot.req_seq.load(Relaxed), Relaxed);
+    s.host.region.kick(1, sock);
+    s.poll();
+    assert_eq!(s.host.kicked.len(), 1);
 }

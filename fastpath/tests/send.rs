@@ -237,7 +237,7 @@ fn a_time_out_backs_off_and_starts_slowly() {
     in_flight(&mut s, 10);
     s.pass(205);
     assert_eq!(s.host.timeouts, [TimerKind::Retransmit]);
-    s.expect(&[]);
+    s.expect(&["AP 9000:10000 ack 0"]); // the tail loss probe
     s.down(Down::Retransmit(FlowId(0)));
     s.expect(&["A 0:1000 ack 0"]);
     assert_eq!((cwnd(&s), s.app().slot().info.ssthresh.load(Relaxed)), (MSS, 5000));
@@ -262,6 +262,7 @@ fn after_a_time_out_sacked_data_is_not_sent_again() {
     in_flight(&mut s, 4);
     s.step("A 0:0 ack 0 sack 1000:2000", &[]);
     s.pass(300);
+    s.expect(&["AP 3000:4000 ack 0"]);
     s.down(Down::Retransmit(FlowId(0)));
     s.expect(&["A 0:1000 ack 0"]);
     s.step("A 0:0 ack 2000", &["A 2000:3000 ack 0", "AP 3000:4000 ack 0"]);
@@ -373,6 +374,7 @@ fn an_answer_to_a_time_out_that_progress_has_overtaken_is_void() {
     in_flight(&mut s, 4);
     s.pass(205);
     assert_eq!(s.host.timeouts, [TimerKind::Retransmit]);
+    s.expect(&["AP 3000:4000 ack 0"]);
     let before = cwnd(&s);
     s.inject("A 0:0 ack 1000");
     s.down(Down::Retransmit(FlowId(0)));

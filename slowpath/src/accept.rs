@@ -124,6 +124,7 @@ impl SlowPath {
             }
         }
         self.ports.set_listening(l.port, listener, false);
+        self.publish_port(l.port);
         let Some(r) = self.regions.get_mut(&listener.0) else { return };
         let layout = r.region.layout();
         let head = layout.rings.get(l.ring as usize).map_or(l.tail, |ring| ring.head.swap(l.tail, AcqRel));

@@ -5,7 +5,7 @@ use crate::engine::SlowPath;
 use crate::reply;
 use crate::routes::usable;
 use crate::time_wait::Verdict;
-use toe_core::flow::FlowKey;
+use toe_core::flow::{FlowKey, is_shared};
 use toe_core::msg::Down;
 use toe_core::nic::{RxCsum, RxMeta};
 use toe_core::wire::{self, ETH_LEN, ETHERTYPE_IPV4, ETHERTYPE_IPV6, PROTO_TCP, ParseError, Segment, checksum, flags};
@@ -37,7 +37,10 @@ impl SlowPath {
     }
 
     fn segment(&mut self, rx: Received, seg: &Segment, now: Instant) {
-        if !self.routing.takes(rx.nic, seg.key.local_ip) || !usable(seg.key.remote_ip) {
+        let (ours, theirs) = (seg.key.local_ip, seg.key.remote_ip);
+        // From outside nobody speaks as one of us (RFC 1812 §5.3.8).
+        let forged = !self.nics[rx.nic].setup.local && self.routing.is_own(theirs);
+        if !self.routing.takes(rx.nic, ours) || !usable(theirs) || forged {
             self.counters.wrong_address += 1;
             return;
         }
@@ -67,7 +70,10 @@ impl SlowPath {
     }
 
     fn listener_for(&self, key: &FlowKey) -> Option<crate::ports::SockRef> {
-        self.ports.listener(key.local_ip, key.local_port, |n| self.secret.reuseport(key, n))
+        let listener = self.ports.listener(key.local_ip, key.local_port, |n| self.secret.reuseport(key, n))?;
+        // It may be another one than when connect(2) was called.
+        let trusted = || self.half.get(&key.reversed()).is_some_and(|h| self.trusts(h.owner, listener));
+        (!is_shared(key.local_ip) || trusted()).then_some(listener)
     }
 
     /// Hands a frame to the core that has its flow.

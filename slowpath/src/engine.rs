@@ -9,21 +9,25 @@ use crate::ports::{Ports, SockRef};
 use crate::reply::RateLimit;
 use crate::routes::Routing;
 use crate::setup::{Owner, SlowPathConfig};
-use crate::table::{Flow, FlowIds, Listener, RegionState, Regions};
+use crate::status::WhyCounts;
+use crate::table::{Flow, FlowIds, Listener, RegionState, Regions, held};
 use crate::time_wait::TimeWaits;
 use crate::timers::{Due, Timers};
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 use toe_core::flow::FlowKey;
 use toe_core::msg::{CoreStats, Down, Up};
 use toe_core::nic::NicCaps;
 use toe_core::notify::Waker;
 use toe_core::pathq::{Polled, Receiver, Sender};
-use toe_core::shm::{Region, SLOW_WORKER};
+use toe_core::shm::{DaemonPageMap, Region, SLOW_WORKER};
 use toe_core::tcp::TcpConfig;
 use toe_core::{CoreId, Instant, NicId, ProcId, RegionId, SockId};
 
 /// Messages taken in one round.
 const UP_BUDGET: usize = 256;
+/// How often the kick sets are looked through in one round while apps go on kicking.
+const KICK_PASSES: usize = 8;
 
 /// The slow path. See the crate's comment.
 pub struct SlowPath {
@@ -47,6 +51,10 @@ pub struct SlowPath {
     pub(crate) challenge: RateLimit,
     pub(crate) counters: Counters,
     pub(crate) reports: Vec<CoreStats>,
+    /// Where apps read which ports of 127.0.0.1 and ::1 have a listener.
+    pub(crate) page: Option<Arc<DaemonPageMap>>,
+    /// Reasons that programs which have ended had for the kernel.
+    pub(crate) why_before: WhyCounts,
     pub(crate) shutting_down: bool,
     kicked: Vec<(RegionId, SockId)>,
 }
@@ -75,6 +83,8 @@ impl SlowPath {
             challenge: RateLimit::new(cfg.tcp.challenge_ack_limit),
             counters: Counters::default(),
             reports: vec![CoreStats::default(); cores],
+            page: None,
+            why_before: WhyCounts::new(),
             shutting_down: false,
             kicked: Vec::new(),
             tcp: cfg.tcp,
@@ -139,6 +149,19 @@ impl SlowPath {
         self.regions.contains_key(&region)
     }
 
+    /// From now on says in `page` which ports of the shared addresses have a listener.
+    pub fn publish_ports(&mut self, page: Arc<DaemonPageMap>) {
+        self.page = Some(page);
+    }
+
+    /// A listener on `port` came or went.
+    pub(crate) fn publish_port(&self, port: u16) {
+        let Some(page) = &self.page else { return };
+        let hosts = [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)];
+        let served = |&ip: &IpAddr| self.routing.is_own(ip) && self.ports.listener(ip, port, |_| 0).is_some();
+        page.get().set_shared_port(port, hosts.iter().any(served));
+    }
+
     /// Asks every core for its counters; the answers come with a later [`poll`](Self::poll).
     pub fn request_reports(&mut self) {
         self.every_core(|| Down::Report);
@@ -157,6 +180,7 @@ impl SlowPath {
             }
             Up::Closed { core, flow, key, l2, how, .. } => self.closed(core, flow, key, l2, how, now),
             Up::Link { nic, up, caps, .. } => self.link(nic, up, caps, now),
+            Up::Kick { region, sock } => self.kick(region, sock, now),
             Up::Report { core, stats } => {
                 if let Some(slot) = self.reports.get_mut(core.index()) {
                     *slot = *stats;
@@ -165,17 +189,39 @@ impl SlowPath {
         }
     }
 
+    /// Sockets that nobody holds come first, so that whoever closes a socket and then asks for its port finds it free. The
+    /// sets are emptied until one pass finds nothing: then for every kick in the batch all kicks that came before it are
+    /// there, too.
     fn kicks(&mut self, now: Instant) -> bool {
         let mut kicked = core::mem::take(&mut self.kicked);
-        for (&id, r) in &self.regions {
-            r.region.layout().kick[SLOW_WORKER as usize].drain(|s| kicked.push((id, SockId(s))));
+        for _ in 0..KICK_PASSES {
+            let before = kicked.len();
+            for (&id, r) in &self.regions {
+                r.region.layout().kick[SLOW_WORKER as usize].drain(|s| kicked.push((id, SockId(s))));
+            }
+            if kicked.len() == before {
+                break;
+            }
         }
         let any = !kicked.is_empty();
+        kicked.retain(|&at| {
+            let gone = self.is_let_go(at);
+            if gone {
+                self.kick(at.0, at.1, now);
+            }
+            !gone
+        });
         for (region, sock) in kicked.drain(..) {
             self.kick(region, sock, now);
         }
         self.kicked = kicked;
         any
+    }
+
+    /// Does nobody hold this socket any more?
+    fn is_let_go(&self, at: SockRef) -> bool {
+        let Some(r) = self.regions.get(&at.0) else { return false };
+        r.socks.get(&at.1).zip(r.region.sock(at.1)).is_some_and(|(s, slot)| !held(slot, s.in_ring))
     }
 
     /// Sends a frame by `core`.
@@ -217,6 +263,7 @@ impl SlowPath {
     /// A region that nothing uses any more.
     pub(crate) fn drop_region_if_done(&mut self, id: RegionId) {
         if self.regions.get(&id).is_some_and(|r| r.dying && r.uses == 0) {
+            self.keep_reasons(id);
             self.every_core(|| Down::Detach(id));
             self.regions.remove(&id);
         }

@@ -6,7 +6,7 @@ use crate::half::{HalfOpen, Role};
 use crate::ports::SockRef;
 use crate::table::{Flow, Phase};
 use core::net::IpAddr;
-use core::sync::atomic::Ordering::{Relaxed, Release};
+use core::sync::atomic::Ordering::{AcqRel, Relaxed, Release};
 use toe_core::flow::{CongestionControl, FlowInit, FlowKey};
 use toe_core::msg::{CloseKind, Down};
 use toe_core::notify;
@@ -31,7 +31,8 @@ pub(crate) fn mss_for(mtu: usize, ip: IpAddr) -> u16 {
 }
 
 impl SlowPath {
-    /// The handshake is complete: `Down::Install` (the core then looks at the socket, so a kick that came too early is not lost), then whatever the last segment carried beyond it, then the news to the app.
+    /// The handshake is complete: `Down::Install` (the core then looks at the socket, so a kick that came too early is not
+    /// lost), then whatever the last segment carried beyond it, then the news to the app.
     pub(crate) fn established(&mut self, mut half: Box<HalfOpen>, rx: Received, seg: &Segment, now: Instant) {
         half.core = rx.core;
         let sock = match half.role {
@@ -49,14 +50,32 @@ impl SlowPath {
             self.inject(half.core, rx);
         }
         match half.role {
-            Role::Active => self.counters.active_opens += 1,
+            Role::Active => {
+                self.counters.active_opens += 1;
+                match self.half.get_mut(&half.key.reversed()) {
+                    Some(peer) => peer.opener = Some(sock),
+                    None => self.announce(sock),
+                }
+            }
             Role::Passive => {
                 self.counters.passive_opens += 1;
                 if let Some(l) = self.listeners.get_mut(&half.owner) {
                     l.half.remove(&half.key);
                 }
                 self.push_accepted(half.owner, sock);
+                if let Some(opener) = half.opener {
+                    self.announce(opener);
+                }
             }
+        }
+    }
+
+    /// Tells the app that its connect(2) is done.
+    pub(crate) fn announce(&self, sock: SockRef) {
+        if let Some(slot) = self.regions.get(&sock.0).and_then(|r| r.region.sock(sock.1)) {
+            // Unless the flow is over already.
+            let (from, to) = (SockState::Connecting as u32, SockState::Established as u32);
+            let _ = slot.state.compare_exchange(from, to, AcqRel, Relaxed);
         }
         self.tell(sock);
     }
@@ -73,7 +92,9 @@ impl SlowPath {
         slot.remote.store(Some(key.remote()));
         slot.error.store(0, Relaxed);
         slot.owner.store(1 + u32::from(core.0), Release);
-        slot.state.store(SockState::Established as u32, Release);
+        if half.role == Role::Passive {
+            slot.state.store(SockState::Established as u32, Release);
+        }
         let reno = slot.app_flags.load(Relaxed) & app_flags::RENO != 0;
         let Some(ids) = self.ids.get_mut(core.index()) else { return };
         let id = ids.take(key);

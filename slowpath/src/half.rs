@@ -80,6 +80,9 @@ pub(crate) struct HalfOpen {
     /// A SYN-ACK was repeated for a duplicate SYN.
     pub repeated: bool,
     pub timer: Option<TimerId>,
+    /// The socket at the other end, if it is one of ours: it learns that it is connected once we can be accepted, so that an
+    /// accept(2) after its connect(2) finds us, as over the kernel's loopback.
+    pub opener: Option<SockRef>,
     /// ICMP error seen meanwhile (errno).
     pub soft_error: i32,
     pub set: SocketSet<'static>,
@@ -130,6 +133,7 @@ impl HalfOpen {
             max_retries: s.max_retries,
             repeated: false,
             timer: None,
+            opener: None,
             soft_error: 0,
             set,
             handle,

@@ -108,6 +108,9 @@ impl SlowPath {
 
     /// Polls smoltcp for one handshake and sends what it says, rewritten. Tells whether an ACK went out.
     pub(crate) fn run(&mut self, half: &mut HalfOpen, rx: Option<Vec<u8>>, now: Instant) -> bool {
+        if half.l2.is_none() {
+            self.nics[half.nic].introduce(half.key.local_ip, half.next, now, &mut self.scratch);
+        }
         self.nics[half.nic].poll_half(half, rx, now, &mut self.scratch);
         let mut acked = false;
         let mut out = core::mem::take(&mut self.scratch.tx);
@@ -324,6 +327,9 @@ impl SlowPath {
             // tcp_abort_on_overflow = 0: as if it had been lost; the SYN-ACK goes out again.
             self.counters.listen_overflows += 1;
             self.counters.listen_drops += 1;
+            if let Some(opener) = half.opener.take() {
+                self.announce(opener);
+            }
             return Next::Wait;
         }
         let ack_only = Segment { flags: flags::ACK, ..seg.clone() };
@@ -364,6 +370,9 @@ impl SlowPath {
     /// Counts a handshake out that does not become a flow.
     pub(crate) fn forget(&mut self, half: &HalfOpen) {
         self.timers.cancel(half.timer);
+        if let Some(opener) = half.opener {
+            self.announce(opener);
+        }
         self.ports.connection_over(half.key.local_ip, half.key.local_port, half.reuse);
         if let Some(r) = self.regions.get_mut(&half.owner.0) {
             r.uses = r.uses.saturating_sub(1);

@@ -51,7 +51,7 @@ mod timers;
 pub use counters::Counters;
 pub use engine::SlowPath;
 pub use setup::{NicSetup, Owner, Route, SlowPathConfig};
-pub use status::{FlowStatus, ListenerStatus, NicStatus, RegionStatus, Status};
+pub use status::{FlowStatus, ListenerStatus, NicStatus, RegionStatus, Status, WhyCounts};
 
 const _: () = {
     const fn send<T: Send>() {}

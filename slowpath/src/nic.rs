@@ -6,7 +6,7 @@ use crate::half::HalfOpen;
 use crate::hash::{Map, Secret};
 use crate::routes::Routing;
 use crate::setup::NicSetup;
-use core::net::{IpAddr, Ipv6Addr};
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use smoltcp::iface::{Config, Interface, Route, SocketSet};
 use smoltcp::wire::{EthernetAddress, IpCidr};
 use toe_core::flow::FlowKey;
@@ -145,6 +145,23 @@ impl NicState {
         true
     }
 
+    /// On the local link `next` is one of us: smoltcp learns it without a question, which it would not answer for ::1.
+    pub(crate) fn introduce(&mut self, src: IpAddr, next: IpAddr, now: Instant, scratch: &mut Scratch) {
+        let mac = self.setup.caps.mac;
+        let answer = match (src, next) {
+            _ if !self.setup.local || !self.may_ask(next, now) => return,
+            (IpAddr::V4(src), IpAddr::V4(next)) => arp(2, mac, next, mac, src),
+            (IpAddr::V6(src), IpAddr::V6(next)) => {
+                // RFC 4861 §4.4: override.
+                let body = [&[136, 0, 0, 0, 0x20, 0, 0, 0][..], &next.octets(), &[2, 1], &mac].concat();
+                ndisc(mac, mac, next, src, body)
+            }
+            _ => return,
+        };
+        self.input(&answer, now, scratch);
+        scratch.tx.clear();
+    }
+
     /// Flows go to neighbour `next` by this Ethernet address.
     pub(crate) fn note_mac(&mut self, next: IpAddr, mac: [u8; 6]) {
         if self.macs.len() >= MAX_MACS {
@@ -165,8 +182,10 @@ impl NicState {
         let mac = self.setup.caps.mac;
         match (src, next) {
             (IpAddr::V4(src), IpAddr::V4(next)) => {
-                let head = [&[0xff; 6][..], &mac, &[8, 6, 0, 1, 8, 0, 6, 4, 0, 1]].concat();
-                Some([&head[..], &mac, &src.octets(), &[0; 6], &next.octets()].concat())
+                let mut request = arp(1, mac, src, [0xff; 6], next);
+                // Nobody's: it is what we ask for.
+                request[32..38].fill(0);
+                Some(request)
             }
             (IpAddr::V6(src), IpAddr::V6(next)) => Some(solicitation(mac, src, next)),
             _ => None,
@@ -174,14 +193,24 @@ impl NicState {
     }
 }
 
+/// RFC 826: from `mac`, who is `sender`, to the station `to`.
+fn arp(op: u8, mac: [u8; 6], sender: Ipv4Addr, to: [u8; 6], target: Ipv4Addr) -> Vec<u8> {
+    let head = [&to[..], &mac, &[8, 6, 0, 1, 8, 0, 6, 4, 0, op]].concat();
+    [&head[..], &mac, &sender.octets(), &to, &target.octets()].concat()
+}
+
 /// RFC 4861 §4.3.
 fn solicitation(mac: [u8; 6], src: Ipv6Addr, target: Ipv6Addr) -> Vec<u8> {
     let t = target.octets();
     let dst = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 1, 0xff00 | u16::from(t[13]), u16::from_be_bytes([t[14], t[15]]));
-    let mut icmp = [&[135, 0, 0, 0, 0, 0, 0, 0][..], &t, &[1, 1], &mac].concat();
-    let sum = !checksum::fold(checksum::add(checksum::pseudo(src.into(), dst.into(), 58, icmp.len()), &icmp));
-    icmp[2..4].copy_from_slice(&sum.to_be_bytes());
-    let ip = [&[0x60, 0, 0, 0, 0, icmp.len() as u8, 58, 255][..], &src.octets(), &dst.octets()].concat();
-    let eth = [&[0x33, 0x33, 0xff, t[13], t[14], t[15]][..], &mac, &[0x86, 0xdd]].concat();
-    [eth, ip, icmp].concat()
+    let body = [&[135, 0, 0, 0, 0, 0, 0, 0][..], &t, &[1, 1], &mac].concat();
+    ndisc(mac, [0x33, 0x33, 0xff, t[13], t[14], t[15]], src, dst, body)
+}
+
+/// A neighbour discovery message, its checksum filled in.
+fn ndisc(mac: [u8; 6], to: [u8; 6], src: Ipv6Addr, dst: Ipv6Addr, mut body: Vec<u8>) -> Vec<u8> {
+    let sum = !checksum::fold(checksum::add(checksum::pseudo(src.into(), dst.into(), 58, body.len()), &body));
+    body[2..4].copy_from_slice(&sum.to_be_bytes());
+    let ip = [&[0x60, 0, 0, 0, 0, body.len() as u8, 58, 255][..], &src.octets(), &dst.octets()].concat();
+    [&to[..], &mac, &[0x86, 0xdd], &ip, &body].concat()
 }

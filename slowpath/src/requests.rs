@@ -9,7 +9,7 @@ use crate::table::{Listener, Phase, Sock};
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::collections::VecDeque;
-use toe_core::flow::FlowKey;
+use toe_core::flow::{FlowKey, is_shared};
 use toe_core::shm::{ACCEPT_RING, MAX_LISTENERS, ReqOp, SLOW_WORKER, SockState, app_flags};
 use toe_core::{Instant, SeqNr};
 
@@ -86,9 +86,10 @@ impl SlowPath {
             return Err(EACCES);
         }
         let bind = self.bind_of(at, addr.ip());
+        let by_kernel = self.app_flags(at) & app_flags::KERNEL_BOUND != 0;
         let port = match addr.port() {
             0 => self.free_port(&bind).ok_or(EADDRINUSE)?,
-            p if self.ports.conflicts(p, &bind, false) => return Err(EADDRINUSE),
+            p if self.ports.conflicts(p, &bind, by_kernel) => return Err(EADDRINUSE),
             p => p,
         };
         self.ports.bind(port, bind);
@@ -155,6 +156,7 @@ impl SlowPath {
         self.ports.unbind(port, at);
         self.ports.bind(port, Bind { listening: true, ..bind });
         self.start_listening(at, ip, port, backlog, ring);
+        self.publish_port(port);
         Ok(())
     }
 
@@ -190,10 +192,21 @@ impl SlowPath {
         if !usable(to.ip()) {
             return Err(ENETUNREACH);
         }
+        // The one case of this errno as an answer: nothing was sent, the kernel may have the listener.
+        if is_shared(to.ip()) && self.ports.listener(to.ip(), to.port(), |_| 0).is_none_or(|l| !self.trusts(at, l)) {
+            return Err(ECONNREFUSED);
+        }
         let hop = self.routing.find(to.ip(), source, |n| self.nics[n].setup.up).ok_or(ENETUNREACH)?;
         let (port, floor) = self.local_port(at, &hop, to, bound.map(|b| b.1), now)?;
         let key = FlowKey { local_ip: hop.src, remote_ip: to.ip(), local_port: port, remote_port: to.port() };
         self.open_active(at, key, hop, floor, now)
+    }
+
+    /// May `client` be led to `listener` at an address that engine and kernel share? There anyone could stand in the way of
+    /// somebody else's kernel socket, so only to a listener of its own user or of root.
+    pub(crate) fn trusts(&self, client: SockRef, listener: SockRef) -> bool {
+        let uid = self.uid(listener);
+        self.regions.contains_key(&listener.0) && (uid == 0 || uid == self.uid(client))
     }
 
     /// The local port of a connection, and the least ISN if its 4-tuple is still in TIME-WAIT.

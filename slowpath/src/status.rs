@@ -9,6 +9,8 @@ use crate::table::RegionState;
 use core::net::SocketAddr;
 use core::sync::atomic::Ordering::Relaxed;
 use serde::Serialize;
+use std::collections::BTreeMap;
+use toe_core::app::Why;
 use toe_core::flow::FlowKey;
 use toe_core::msg::CoreStats;
 use toe_core::nic::NicStats;
@@ -33,7 +35,12 @@ pub struct Status {
     pub counters: Counters,
     /// Registered programs.
     pub regions: Vec<RegionStatus>,
+    /// Sockets that went to the kernel, by reason, those of ended programs included.
+    pub why: WhyCounts,
 }
+
+/// Sockets by [`Why::key`]; reasons that never occurred are left out.
+pub type WhyCounts = BTreeMap<&'static str, u64>;
 
 /// A link.
 #[derive(Clone, Debug, Serialize)]
@@ -117,6 +124,10 @@ pub struct RegionStatus {
     pub sockets: u64,
     /// TX chunks in use.
     pub tx_chunks: u32,
+    /// Its sockets that went to the kernel, by reason. The program's own word.
+    pub why: WhyCounts,
+    /// The last errno of the engine for which one did, 0: none.
+    pub why_errno: u32,
 }
 
 /// Linux's names of `tcp_info.tcpi_state`, as `ss` prints them.
@@ -149,6 +160,9 @@ impl SlowPath {
             shown.then(|| self.flow_status(&h.key, h.nic, h.owner, None, Some(state))).flatten()
         }));
         flows.sort_by_key(|f| (f.local, f.remote));
+        let regions: Vec<_> = self.regions.iter().map(|(id, r)| region_status(*id, r)).collect();
+        let mut why = self.why_before.clone();
+        regions.iter().for_each(|r| add(&mut why, &r.why));
         Status {
             nics: (0..self.nics.len()).map(|i| self.nic_status(i)).collect(),
             listeners: self.listener_status(),
@@ -157,7 +171,15 @@ impl SlowPath {
             time_wait: self.time_wait.len(),
             cores: self.reports.clone(),
             counters: self.counters.clone(),
-            regions: self.regions.iter().map(|(id, r)| region_status(*id, r)).collect(),
+            regions,
+            why,
+        }
+    }
+
+    /// A region is going: its reasons stay.
+    pub(crate) fn keep_reasons(&mut self, id: RegionId) {
+        if let Some(r) = self.regions.get(&id) {
+            add(&mut self.why_before, &why_counts(r));
         }
     }
 
@@ -256,5 +278,20 @@ fn region_status(id: RegionId, r: &RegionState) -> RegionStatus {
         processes: r.procs.len(),
         sockets: u64::from(layout.sock_pool.used.load(Relaxed)) + r.accepted() as u64,
         tx_chunks: layout.tx_pool.used.load(Relaxed),
+        why: why_counts(r),
+        why_errno: layout.header.why_errno.load(Relaxed),
+    }
+}
+
+/// A region's reasons.
+fn why_counts(r: &RegionState) -> WhyCounts {
+    let counts = &r.region.layout().header.why;
+    let each = Why::ALL.iter().map(|w| (w.key(), u64::from(counts[*w as usize].load(Relaxed))));
+    each.filter(|(_, n)| *n > 0).collect()
+}
+
+fn add(sum: &mut WhyCounts, more: &WhyCounts) {
+    for (key, n) in more {
+        *sum.entry(*key).or_default() += n;
     }
 }

@@ -237,3 +237,22 @@ fn reports_and_status() {
     assert_eq!(s.regions[0].sockets, 3);
     let _ = (l, SockId(0));
 }
+
+#[test]
+fn reasons_for_the_kernel_outlive_their_process() {
+    use toe_core::app::why::{Why, count};
+    let mut h = host();
+    let header = &h.region.layout().header;
+    count(&header.why, Why::Rule);
+    count(&header.why, Why::NoListener);
+    count(&header.why, Why::NoListener);
+    header.why[31].store(7, SeqCst); // no reason has this number
+    header.why_errno.store(99, SeqCst);
+    let s = h.slow.status();
+    assert_eq!(s.regions[0].why, [("no_listener", 2), ("rule", 1)].into());
+    assert_eq!((&s.why, s.regions[0].why_errno), (&s.regions[0].why, 99));
+    h.slow.proc_died(h.now, RegionId(1), toe_core::ProcId(0));
+    h.run();
+    let s = h.slow.status();
+    assert_eq!((s.regions.len(), s.why), (0, [("no_listener", 2), ("rule", 1)].into()));
+}

@@ -5,7 +5,7 @@ mod common;
 use common::*;
 use proptest::prelude::*;
 use std::sync::atomic::Ordering::SeqCst;
-use toe_core::msg::CloseKind;
+use toe_core::msg::{CloseKind, Up};
 use toe_core::shm::{ReqOp, SockState, app_flags};
 use toe_core::{RegionId, SockId};
 
@@ -57,6 +57,40 @@ fn reuseaddr_binds_twice_but_listens_once() {
     assert_eq!((h.listen(a, 1), h.listen(b, 1)), (0, 98));
     assert_eq!(h.ask(a, ReqOp::Listen, None, 7).0, 0, "a new backlog");
     assert_eq!(h.slow.status().listeners[0].backlog, 7);
+}
+
+/// Whoever closes a socket and then binds its port gets it, whatever the numbers of the two slots are.
+#[test]
+fn close_and_bind_in_one_round() {
+    for swapped in [false, true] {
+        let mut h = host();
+        let (mut old, mut new) = (h.socket(), h.socket());
+        if swapped {
+            core::mem::swap(&mut old, &mut new);
+        }
+        assert_eq!((h.bind(old, "127.77.0.1:80"), h.listen(old, 1)), (0, 0));
+        h.let_go(old);
+        assert_eq!(h.bind(new, "127.77.0.1:80"), 0, "{old:?} then {new:?}");
+        assert_eq!(h.state(old), SockState::Free);
+    }
+}
+
+#[test]
+fn requests_on_an_established_flow() {
+    let mut h = host();
+    let s = h.socket();
+    let mut p = Peer::new("127.77.0.2:80", "127.77.0.1:0");
+    h.connect_flow(s, &mut p);
+    assert_eq!(h.connect(s, "127.77.0.2:80").0, 106, "EISCONN");
+    assert_eq!((h.bind(s, "127.77.0.1:80"), h.listen(s, 1)), (22, 22));
+    // A core had no flow for the socket and passes the kick on.
+    let slot = h.slot(s);
+    slot.req_addr.store(Some(at("127.77.0.2:80")));
+    slot.req_op.store(ReqOp::Connect as u32, SeqCst);
+    let seq = slot.req_seq.fetch_add(1, SeqCst) + 1;
+    h.up(Up::Kick { region: RegionId(1), sock: s });
+    h.run();
+    assert_eq!((h.slot(s).resp_seq.load(SeqCst), h.slot(s).resp_err.load(SeqCst)), (seq, 106));
 }
 
 #[test]

@@ -56,7 +56,7 @@ fn target(h: &Held, given: &Given) -> Result<SocketAddr, Errno> {
     if plain.is_ipv4() && addr.is_ipv6() && v6_only(&h.sock) {
         return Err(Errno::NETUNREACH);
     }
-    match crate::hooks_life::to_self(plain) {
+    match rules::to_self(plain) {
         // Nobody can listen there.
         a if a.port() == 0 => Err(Errno::CONNREFUSED),
         a => Ok(a),

@@ -7,6 +7,8 @@ use crate::sys::{self, Lock, sys};
 use crate::table::{Entry, Kind, MAX_LINKS, tables};
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64};
+use toe_core::SockId;
+use toe_core::app::adopt::Claim;
 use toe_core::app::client::socket_paths;
 use toe_core::app::wait::now_ns;
 use toe_core::app::{Link, Reason};
@@ -46,11 +48,7 @@ pub fn enabled() -> bool {
 
 /// The link for a new socket and its number. Registers if there is none, or the daemon of the last one died; `None`: the kernel it is.
 pub fn current() -> Option<(usize, &'static Link)> {
-    let usable = || {
-        let n = CURRENT.load(Acquire) as usize;
-        link(n).filter(|l| !l.dead()).map(|l| (n, l))
-    };
-    if let Some(found) = usable() {
+    if let Some(found) = registered() {
         return Some(found);
     }
     if now_ns() < NEXT_TRY.load(Relaxed) {
@@ -60,16 +58,23 @@ pub fn current() -> Option<(usize, &'static Link)> {
     let old = block_signals();
     let found = {
         let _held = REGISTERING.lock();
-        usable().or_else(|| if now_ns() < NEXT_TRY.load(Relaxed) { None } else { register() })
+        registered().or_else(|| if now_ns() < NEXT_TRY.load(Relaxed) { None } else { register() })
     };
     restore_signals(old);
     found
+}
+
+/// As [`current`], but without registering.
+pub fn registered() -> Option<(usize, &'static Link)> {
+    let n = CURRENT.load(Acquire) as usize;
+    link(n).filter(|l| !l.dead()).map(|l| (n, l))
 }
 
 /// A forked child makes new sockets on a registration of its own.
 pub fn forget_current() {
     CURRENT.store(NO_LINK, Release);
     NEXT_TRY.store(0, Relaxed);
+    log::forget();
 }
 
 fn register() -> Option<(usize, &'static Link)> {
@@ -82,20 +87,20 @@ fn register() -> Option<(usize, &'static Link)> {
 }
 
 fn try_to_register() -> Option<(usize, &'static Link)> {
-    let Some(free) = LINKS.iter().position(|l| l.load(Acquire).is_null()) else {
+    if LINKS.iter().all(|l| !l.load(Acquire).is_null()) {
+        log::unregistered(Reason::Failed);
         say!("kernel: too many registrations in one process");
         return None;
-    };
+    }
     let mut name = [0u8; 256];
     let program = program_name(&mut name);
     let mut reason = Reason::Absent;
     for path in socket_paths(env(c"TOE_SOCKET"), env(c"XDG_RUNTIME_DIR")) {
         match Link::register(&path, program, fd_base()) {
             Ok(link) => {
-                let link: &'static Link = Box::leak(Box::new(link));
-                LINKS[free].store(core::ptr::from_ref(link).cast_mut(), Release);
-                protect(link);
+                let (free, link) = add(link)?;
                 CURRENT.store(free as u32, Release);
+                log::registered(link);
                 say!("registered: region {}", link.region.id().0);
                 return Some((free, link));
             }
@@ -103,8 +108,46 @@ fn try_to_register() -> Option<(usize, &'static Link)> {
             Err(other) => reason = other,
         }
     }
-    log::count(reason);
+    log::unregistered(reason);
     say!("kernel: {reason}");
+    None
+}
+
+/// One more link, for ever. `None`: no place left. With [`REGISTERING`] held, or before any thread.
+fn add(mut link: Link) -> Option<(usize, &'static Link)> {
+    let free = LINKS.iter().position(|l| l.load(Acquire).is_null())?;
+    link.interrupts = Some(&crate::cancel::INTERRUPTS);
+    let link: &'static Link = Box::leak(Box::new(link));
+    LINKS[free].store(core::ptr::from_ref(link).cast_mut(), Release);
+    protect(link);
+    Some((free, link))
+}
+
+/// Where the socket behind an inherited or received placeholder belongs. Asks the daemons of all links that can be asked, then
+/// those that the environment names.
+pub fn adopt(claim: Claim<'_>) -> Option<(usize, SockId)> {
+    let old = block_signals();
+    let found = {
+        let _held = REGISTERING.lock();
+        adopt_on_a_link(claim).or_else(|| adopt_anew(claim))
+    };
+    restore_signals(old);
+    found
+}
+
+fn adopt_on_a_link(claim: Claim<'_>) -> Option<(usize, SockId)> {
+    (0..MAX_LINKS).find_map(|n| Some((n, link(n).filter(|l| l.proc().is_some())?.adopt_too(claim).ok()?)))
+}
+
+fn adopt_anew(claim: Claim<'_>) -> Option<(usize, SockId)> {
+    let mut name = [0u8; 256];
+    let program = program_name(&mut name);
+    for path in socket_paths(env(c"TOE_SOCKET"), env(c"XDG_RUNTIME_DIR")) {
+        match Link::adopt(&path, claim, program, fd_base()) {
+            Ok((link, sock)) => return add(link).map(|(n, _)| (n, sock)),
+            Err(e) => say!("not adopted: {e}"),
+        }
+    }
     None
 }
 

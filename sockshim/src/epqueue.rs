@@ -86,6 +86,13 @@ pub fn unlink(t: &Tables, head: &AtomicU32, number: u32) {
 }
 
 impl Item {
+    /// Are its socket's bytes the placeholder's?
+    pub fn is_relayed(&self, t: &Tables) -> bool {
+        let index = self.local.load(Relaxed).checked_sub(1);
+        let sock = index.and_then(|i| t.locals.get(i as usize)).and_then(Local::sock);
+        sock.is_some_and(|s| s.relayed())
+    }
+
     /// The events to report now; none for a one-shot item that has fired.
     pub fn level(&self, t: &Tables) -> u32 {
         let events = self.events.load(Relaxed);
@@ -94,7 +101,12 @@ impl Item {
         }
         let Some(index) = self.local.load(Relaxed).checked_sub(1) else { return 0 };
         let sock = t.locals.get(index as usize).and_then(Local::sock);
-        sock.map_or(0, |s| s.level(events)) & events & WANTED
+        match sock {
+            // Anything: what it is, the kernel says as soon as it has the item.
+            Some(s) if s.relayed() => events & WANTED,
+            Some(s) => s.level(events) & events & WANTED,
+            None => 0,
+        }
     }
 }
 

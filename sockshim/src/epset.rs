@@ -240,6 +240,26 @@ pub fn candidate_moved(t: &'static Tables, fd: i32) {
     }
 }
 
+/// The item's socket has become relayed: the kernel's set watches its placeholder from now on.
+pub fn hand_to_kernel(t: &'static Tables, n: u32, i: &Item) {
+    let (fd, number) = (i.fd.load(Relaxed) as i32, i.ep.load(Relaxed) as usize);
+    let event = epoll_event { events: i.events.load(Relaxed), u64: i.data.load(Relaxed) };
+    let epfd = ep_of(t, number).epfd.load(Relaxed);
+    remove(t, n);
+    if fd >= 0 {
+        sys!(SYS_epoll_ctl, epfd, EPOLL_CTL_ADD, fd, &raw const event);
+    }
+}
+
+/// The same for all of `fd`'s, before the program changes them.
+pub fn hand_over(t: &'static Tables, fd: i32) {
+    let Some(held) = get(fd) else { return };
+    let _locked = LOCK.lock();
+    while let Some((n, i)) = list(t, &held.local.items).next() {
+        hand_to_kernel(t, n, i);
+    }
+}
+
 /// The socket has a fresh slot: what is true of it now is news.
 pub fn renewed(t: &'static Tables, local: &Local) {
     if local.items.load(Acquire) == 0 {

@@ -49,6 +49,13 @@ fn collect(t: &'static Tables, number: usize, found: &mut Found<'_>) {
     let last = ep.last_ready.load(Relaxed);
     while found.count < found.out.len() {
         let Some((n, i)) = ep.dequeue(t) else { break };
+        if i.is_relayed(t) {
+            crate::epset::hand_to_kernel(t, n, i);
+            if n == last {
+                break;
+            }
+            continue;
+        }
         let events = i.events.load(Relaxed);
         let level = i.level(t);
         if level != 0 {
@@ -179,6 +186,9 @@ fn peek_kernel(ep: &EpSet, epfd: i32, found: &mut Found<'_>) -> Result<Kernel, E
     let kernel = filter(found, got);
     if kernel.ours {
         ep.each_set().for_each(|(_, _, set)| set.clear());
+        if ep.sleepers.load(Acquire) > 0 {
+            crate::cancel::pass_on(|| ep.each_set().for_each(|(_, _, set)| set.poke()));
+        }
     }
     Ok(kernel)
 }
@@ -193,7 +203,11 @@ fn sleep(ep: &EpSet, epfd: i32, found: &mut Found<'_>, w: &Wait) -> Result<(), E
     }
     // What another thread left in the queue is for us.
     quiet &= ep.first_ready.load(Acquire) == 0;
-    let got = if quiet { raw_wait(epfd, found, w.deadline, w.mask) } else { Ok(0) };
+    let got = match quiet {
+        true if crate::cancel::due() => Err(Errno::INTR),
+        true => raw_wait(epfd, found, w.deadline, w.mask),
+        false => Ok(0),
+    };
     let alone = ep.sleepers.fetch_sub(1, Relaxed) == 1;
     let kernel = got.map(|got| filter(found, got));
     for (_, _, set) in ep.each_set() {
@@ -203,6 +217,9 @@ fn sleep(ep: &EpSet, epfd: i32, found: &mut Found<'_>, w: &Wait) -> Result<(), E
         }
         if kernel.as_ref().is_ok_and(|k| k.ours) {
             set.clear();
+            if !alone && found.count == 0 {
+                crate::cancel::pass_on(|| set.poke());
+            }
         }
     }
     kernel.map(|_| ())

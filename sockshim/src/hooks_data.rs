@@ -1,15 +1,16 @@
-//! Data calls: read, write, send, recv and their families, sendfile, splice.
+//! Data calls: read, write, send, recv and their families.
 
 #![allow(unsafe_code)]
 
 use crate::addr::Given;
+use crate::cancel::block;
 use crate::msg::{self, To};
-use crate::sys::{self, check, libc_ret, ret, sys};
+use crate::rights;
+use crate::sys::{libc_ret, ret};
 use crate::table::{Held, Kind, entry, stream};
 use crate::user;
-use libc::{c_int, c_void, iovec, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t, timespec};
+use libc::{c_int, c_void, iovec, mmsghdr, msghdr, size_t, sockaddr, socklen_t, ssize_t, timespec};
 use rustix::io::Errno;
-use toe_core::app::Source;
 use toe_core::app::wait::now_ns;
 
 fn one(base: *const c_void, len: size_t) -> iovec {
@@ -26,47 +27,41 @@ fn send_one(h: &Held, buf: *const c_void, len: size_t, flags: c_int) -> ssize_t 
     ret(msg::single(&iov, To::Socket).and_then(|mut c| msg::send(h, &mut c, flags)))
 }
 
-#[unsafe(no_mangle)]
-extern "C" fn read(fd: c_int, buf: *mut c_void, len: size_t) -> ssize_t {
+pub fn read(fd: c_int, buf: *mut c_void, len: size_t) -> ssize_t {
     match stream(fd) {
         // read(2) of nothing asks for nothing, unlike recv(2).
         Some(_) if len == 0 => 0,
         Some(h) => recv_one(&h, buf, len, 0),
-        None => libc_ret(sys!(SYS_read, fd, buf, len)),
+        None => libc_ret(block!(SYS_read, fd, buf, len)),
     }
 }
 
-#[unsafe(no_mangle)]
-extern "C" fn write(fd: c_int, buf: *const c_void, len: size_t) -> ssize_t {
+pub fn write(fd: c_int, buf: *const c_void, len: size_t) -> ssize_t {
     match stream(fd) {
         Some(h) => send_one(&h, buf, len, 0),
-        None => libc_ret(sys!(SYS_write, fd, buf, len)),
+        None => libc_ret(block!(SYS_write, fd, buf, len)),
     }
 }
 
-#[unsafe(no_mangle)]
-extern "C" fn readv(fd: c_int, iov: *const iovec, count: c_int) -> ssize_t {
-    let Some(h) = stream(fd) else { return libc_ret(sys!(SYS_readv, fd, iov, count)) };
+pub fn readv(fd: c_int, iov: *const iovec, count: c_int) -> ssize_t {
+    let Some(h) = stream(fd) else { return libc_ret(block!(SYS_readv, fd, iov, count)) };
     ret(msg::cursor(iov, count as usize, To::Program)
         .and_then(|mut c| if c.left() == 0 { Ok(0) } else { msg::recv(&h, &mut c, 0) }))
 }
 
-#[unsafe(no_mangle)]
-extern "C" fn writev(fd: c_int, iov: *const iovec, count: c_int) -> ssize_t {
-    let Some(h) = stream(fd) else { return libc_ret(sys!(SYS_writev, fd, iov, count)) };
+pub fn writev(fd: c_int, iov: *const iovec, count: c_int) -> ssize_t {
+    let Some(h) = stream(fd) else { return libc_ret(block!(SYS_writev, fd, iov, count)) };
     ret(msg::cursor(iov, count as usize, To::Socket).and_then(|mut c| msg::send(&h, &mut c, 0)))
 }
 
-#[unsafe(no_mangle)]
-extern "C" fn recv(fd: c_int, buf: *mut c_void, len: size_t, flags: c_int) -> ssize_t {
+pub fn recv(fd: c_int, buf: *mut c_void, len: size_t, flags: c_int) -> ssize_t {
     match stream(fd) {
         Some(h) => recv_one(&h, buf, len, flags),
-        None => libc_ret(sys!(SYS_recvfrom, fd, buf, len, flags, 0, 0)),
+        None => libc_ret(block!(SYS_recvfrom, fd, buf, len, flags, 0, 0)),
     }
 }
 
-#[unsafe(no_mangle)]
-extern "C" fn recvfrom(
+pub fn recvfrom(
     fd: c_int,
     buf: *mut c_void,
     len: size_t,
@@ -74,7 +69,7 @@ extern "C" fn recvfrom(
     address: *mut sockaddr,
     address_len: *mut socklen_t,
 ) -> ssize_t {
-    let Some(h) = stream(fd) else { return libc_ret(sys!(SYS_recvfrom, fd, buf, len, flags, address, address_len)) };
+    let Some(h) = stream(fd) else { return libc_ret(block!(SYS_recvfrom, fd, buf, len, flags, address, address_len)) };
     let n = recv_one(&h, buf, len, flags);
     if n < 0 || address.is_null() {
         return n;
@@ -87,13 +82,11 @@ extern "C" fn recvfrom(
     ret(told.map(|()| n as usize))
 }
 
-#[unsafe(no_mangle)]
-extern "C" fn send(fd: c_int, buf: *const c_void, len: size_t, flags: c_int) -> ssize_t {
+pub fn send(fd: c_int, buf: *const c_void, len: size_t, flags: c_int) -> ssize_t {
     sendto(fd, buf, len, flags, core::ptr::null(), 0)
 }
 
-#[unsafe(no_mangle)]
-extern "C" fn sendto(
+pub fn sendto(
     fd: c_int,
     buf: *const c_void,
     len: size_t,
@@ -120,53 +113,45 @@ extern "C" fn sendto(
         }
         return sendto(fd, buf, len, flags & !libc::MSG_FASTOPEN, core::ptr::null(), 0);
     }
-    libc_ret(sys!(SYS_sendto, fd, buf, len, flags, address, address_len))
+    libc_ret(block!(SYS_sendto, fd, buf, len, flags, address, address_len))
 }
 
-#[unsafe(no_mangle)]
-extern "C" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
+pub fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
     match stream(fd) {
         Some(h) => ret(msg::sendmsg(&h, message, flags)),
-        None => libc_ret(sys!(SYS_sendmsg, fd, message, flags)),
+        None => {
+            rights::leave(message);
+            libc_ret(block!(SYS_sendmsg, fd, message, flags))
+        }
     }
 }
 
-#[unsafe(no_mangle)]
-extern "C" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
+pub fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
     match stream(fd) {
         Some(h) => ret(msg::recvmsg(&h, message, flags)),
         None => {
-            let n = sys!(SYS_recvmsg, fd, message, flags);
+            let n = block!(SYS_recvmsg, fd, message, flags);
             if n >= 0 {
-                fresh_descriptors(message);
+                rights::arrive(message);
             }
             libc_ret(n)
         }
     }
 }
 
-/// Descriptors that came with a message have new numbers: what we knew of these is stale.
-fn fresh_descriptors(message: *mut msghdr) {
-    if crate::table::tables().is_none() || message.is_null() {
-        return;
-    }
-    // SAFETY: the header that the kernel has just filled in.
-    unsafe {
-        let mut c = libc::CMSG_FIRSTHDR(message);
-        while !c.is_null() {
-            if (*c).cmsg_level == libc::SOL_SOCKET && (*c).cmsg_type == libc::SCM_RIGHTS {
-                let data = libc::CMSG_DATA(c).cast::<c_int>();
-                let bytes = ((*c).cmsg_len as usize).saturating_sub(libc::CMSG_LEN(0) as usize);
-                (0..bytes / 4).for_each(|i| crate::hooks_life::fresh(data.add(i).read_unaligned()));
-            }
-            c = libc::CMSG_NXTHDR(message, c);
-        }
+/// The headers of the first `count` messages (UIO_MAXIOV at most, as in the kernel).
+fn each_message(messages: *mut mmsghdr, count: usize, mut f: impl FnMut(*const msghdr)) {
+    if !messages.is_null() {
+        // SAFETY: the program's array of `count` headers.
+        (0..count.min(1024)).for_each(|i| f(unsafe { &raw const (*messages.add(i)).msg_hdr }));
     }
 }
 
-#[unsafe(no_mangle)]
-extern "C" fn sendmmsg(fd: c_int, messages: *mut mmsghdr, count: u32, flags: c_int) -> c_int {
-    let Some(h) = stream(fd) else { return libc_ret(sys!(SYS_sendmmsg, fd, messages, count, flags)) as c_int };
+pub fn sendmmsg(fd: c_int, messages: *mut mmsghdr, count: u32, flags: c_int) -> c_int {
+    let Some(h) = stream(fd) else {
+        each_message(messages, count as usize, rights::leave);
+        return libc_ret(block!(SYS_sendmmsg, fd, messages, count, flags)) as c_int;
+    };
     let mut done = 0;
     while done < count.min(1024) {
         match one_message(messages, done, |m| msg::sendmsg(&h, m, flags)) {
@@ -179,10 +164,11 @@ extern "C" fn sendmmsg(fd: c_int, messages: *mut mmsghdr, count: u32, flags: c_i
     done as c_int
 }
 
-#[unsafe(no_mangle)]
-extern "C" fn recvmmsg(fd: c_int, messages: *mut mmsghdr, count: u32, flags: c_int, timeout: *mut timespec) -> c_int {
+pub fn recvmmsg(fd: c_int, messages: *mut mmsghdr, count: u32, flags: c_int, timeout: *mut timespec) -> c_int {
     let Some(h) = stream(fd) else {
-        return libc_ret(sys!(SYS_recvmmsg, fd, messages, count, flags, timeout)) as c_int;
+        let n = block!(SYS_recvmmsg, fd, messages, count, flags, timeout);
+        each_message(messages, n.max(0) as usize, rights::arrive);
+        return libc_ret(n) as c_int;
     };
     let limit = match timeout.is_null() {
         true => Ok(None),
@@ -232,20 +218,17 @@ fn fortify(len: size_t, room: size_t) {
     }
 }
 
-#[unsafe(no_mangle)]
-extern "C" fn __read_chk(fd: c_int, buf: *mut c_void, len: size_t, room: size_t) -> ssize_t {
+pub fn __read_chk(fd: c_int, buf: *mut c_void, len: size_t, room: size_t) -> ssize_t {
     fortify(len, room);
     read(fd, buf, len)
 }
 
-#[unsafe(no_mangle)]
-extern "C" fn __recv_chk(fd: c_int, buf: *mut c_void, len: size_t, room: size_t, flags: c_int) -> ssize_t {
+pub fn __recv_chk(fd: c_int, buf: *mut c_void, len: size_t, room: size_t, flags: c_int) -> ssize_t {
     fortify(len, room);
     recv(fd, buf, len, flags)
 }
 
-#[unsafe(no_mangle)]
-extern "C" fn __recvfrom_chk(
+pub fn __recvfrom_chk(
     fd: c_int,
     buf: *mut c_void,
     len: size_t,
@@ -256,92 +239,4 @@ extern "C" fn __recvfrom_chk(
 ) -> ssize_t {
     fortify(len, room);
     recvfrom(fd, buf, len, flags, address, address_len)
-}
-
-/// Bytes of a file, read straight into the stream's chunks.
-struct FileSource {
-    fd: c_int,
-    offset: Option<i64>,
-    left: usize,
-}
-
-impl Source for FileSource {
-    unsafe fn fill(&mut self, dst: *mut u8, len: usize) -> Result<usize, Errno> {
-        let len = len.min(self.left);
-        let n = match self.offset {
-            Some(at) => check(sys!(SYS_pread64, self.fd, dst, len, at))?,
-            None => check(sys!(SYS_read, self.fd, dst, len))?,
-        };
-        self.offset = self.offset.map(|at| at + n as i64);
-        self.left = if n == 0 { 0 } else { self.left - n };
-        Ok(n)
-    }
-
-    fn left(&self) -> usize {
-        self.left
-    }
-}
-
-/// Most bytes of one sendfile (MAX_RW_COUNT).
-const MAX_COUNT: usize = 0x7fff_f000;
-
-#[unsafe(no_mangle)]
-extern "C" fn sendfile(out: c_int, input: c_int, offset: *mut off_t, count: size_t) -> ssize_t {
-    let Some(h) = stream(out) else {
-        if stream(input).is_some() {
-            sys::set_errno(libc::EINVAL);
-            return -1;
-        }
-        return libc_ret(sys!(SYS_sendfile, out, input, offset, count));
-    };
-    let at = match offset.is_null() {
-        true => None,
-        false => match user::get(offset) {
-            Ok(at) => Some(at),
-            Err(e) => return ret(Err(e)),
-        },
-    };
-    let mut src = FileSource { fd: input, offset: at, left: count.min(MAX_COUNT) };
-    let outcome = msg::send(&h, &mut src, 0);
-    if let (Ok(_), Some(end)) = (&outcome, src.offset) {
-        // SAFETY: as above; not null, because there was an offset.
-        unsafe { *offset = end };
-    }
-    ret(outcome)
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn sendfile64(out: c_int, input: c_int, offset: *mut off_t, count: size_t) -> ssize_t {
-    sendfile(out, input, offset, count)
-}
-
-/// Pipes and engine sockets do not mix: EINVAL makes programs read and write instead.
-fn not_ours(a: c_int, b: c_int, call: impl FnOnce() -> isize) -> ssize_t {
-    if stream(a).is_some() || stream(b).is_some() {
-        sys::set_errno(libc::EINVAL);
-        return -1;
-    }
-    libc_ret(call())
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn splice(a: c_int, a_off: *mut i64, b: c_int, b_off: *mut i64, len: size_t, flags: u32) -> ssize_t {
-    not_ours(a, b, || sys!(SYS_splice, a, a_off, b, b_off, len, flags))
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn tee(a: c_int, b: c_int, len: size_t, flags: u32) -> ssize_t {
-    not_ours(a, b, || sys!(SYS_tee, a, b, len, flags))
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn copy_file_range(
-    a: c_int,
-    a_off: *mut i64,
-    b: c_int,
-    b_off: *mut i64,
-    len: size_t,
-    flags: u32,
-) -> ssize_t {
-    not_ours(a, b, || sys!(SYS_copy_file_range, a, a_off, b, b_off, len, flags))
 }

@@ -2,6 +2,7 @@
 
 #![allow(unsafe_code)]
 
+use crate::cancel::block;
 use crate::fork::borrowed_memory;
 use crate::hooks_life::fresh;
 use crate::sys::{self, libc_ret, sys};
@@ -11,14 +12,13 @@ use core::sync::atomic::Ordering::{Acquire, Release};
 use libc::{FILE, c_int, c_uint};
 use toe_core::shm::app_flags;
 
-#[unsafe(no_mangle)]
-extern "C" fn close(fd: c_int) -> c_int {
+pub fn close(fd: c_int) -> c_int {
     match take_entry(fd) {
         Kind::Internal => {
             sys::set_errno(libc::EBADF);
             -1
         }
-        _ => libc_ret(sys!(SYS_close, fd)) as c_int,
+        _ => libc_ret(block!(SYS_close, fd)) as c_int,
     }
 }
 
@@ -113,8 +113,8 @@ extern "C" fn dup(fd: c_int) -> c_int {
 }
 
 fn dup_to(old: c_int, new: c_int, flags: Option<c_int>) -> c_int {
-    if entry(new).kind() == Kind::Internal && !borrowed_memory() {
-        // The program wants a number that is ours. It must not have it.
+    if entry(new).kind() == Kind::Internal && old != new && !borrowed_memory() && !crate::internal::make_room(new) {
+        // The program wants a number that is ours, and ours has nowhere to go.
         sys::set_errno(libc::EBUSY);
         return -1;
     }
@@ -195,6 +195,9 @@ extern "C" fn fclose(stream: *mut FILE) -> c_int {
     // SAFETY: the program's stream.
     let fd = unsafe { libc::fileno(stream) };
     if fd >= 0 && entry(fd).kind() != Kind::None {
+        // What is still in the buffer goes out while the socket is known. (fclose reports what fails now once more.)
+        // SAFETY: the program's stream.
+        unsafe { libc::fflush(stream) };
         take_entry(fd);
     }
     // SAFETY: fclose has this type.

@@ -3,21 +3,27 @@
 #![allow(unsafe_code)]
 
 use crate::addr::{self, Given};
+use crate::cancel::block;
 use crate::connect;
 use crate::ctx;
-use crate::log::say;
+use crate::log::{self, say};
 use crate::offload::{self, Choice, choose, falls_back};
 use crate::sys::{self, check, libc_ret, ret, sys};
-use crate::table::{Entry, Held, Kind, Tables, cand, entry, get, tables};
+use crate::table::{Entry, Held, Kind, Tables, cand, entry, get, tables, unrelayed};
 use core::net::SocketAddr;
 use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::Relaxed;
 use libc::{c_int, sockaddr, socklen_t};
 use rustix::io::Errno;
+use toe_core::SockId;
 use toe_core::app::rules::{self, Action, Role};
 use toe_core::app::wait::deadline_ms;
-use toe_core::app::{Link, Sock};
+use toe_core::app::{Link, Sock, Why};
 use toe_core::shm::{SockState, app_flags};
+
+/// Over the kernel's loopback a handshake has happened when connect(2) returns, non-blocking or not, and programs rely on it.
+/// Ours is done within a fraction of this.
+const HANDSHAKE_NS: u64 = 1_000_000;
 
 /// Numbers the kernel sockets that may become engine sockets.
 static GROUPS: AtomicU32 = AtomicU32::new(1);
@@ -27,8 +33,11 @@ extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
     let fd = sys!(SYS_socket, domain, kind, protocol);
     if fd >= 0 {
         fresh(fd as c_int);
-        let stream = kind & 0xf == libc::SOCK_STREAM && (protocol == 0 || protocol == libc::IPPROTO_TCP);
-        if stream && (domain == libc::AF_INET || domain == libc::AF_INET6) && ctx::init() {
+        let internet = domain == libc::AF_INET || domain == libc::AF_INET6;
+        let stream = kind & 0xf == libc::SOCK_STREAM;
+        if stream && internet && protocol != 0 && protocol != libc::IPPROTO_TCP {
+            log::kernel(Why::Protocol);
+        } else if stream && internet && ctx::init() {
             let v6 = if domain == libc::AF_INET6 { cand::V6 } else { 0 };
             let group = u64::from(GROUPS.fetch_add(1, Relaxed)) << cand::GROUP_SHIFT;
             if let Some(t) = tables() {
@@ -62,28 +71,34 @@ extern "C" fn bind(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int
             let Some(h) = get(fd) else { return raw() };
             ret(given.and_then(|g| bind_engine(&h, &g)).map(|()| 0)) as c_int
         }
-        (Kind::Candidate, Some(a), Some(t)) => {
-            if rules::plain(a).ip().is_unspecified() {
-                let r = raw();
-                if r == 0 {
-                    t.mark_all(fd, cand::WILD);
-                }
-                return r;
-            }
-            if let Choice::Engine(n, link) = choose(Role::Listen, a) {
-                match become_engine(t, fd, n, link, |s| s.bind(rules::plain(a))) {
-                    Err(e) if falls_back(e) => say!("fd {fd}: bind {a}: kernel ({e:?})"),
-                    outcome => return ret(outcome.map(|()| 0)) as c_int,
-                }
-            }
-            let r = raw();
-            if r == 0 {
-                t.mark_all(fd, cand::BOUND);
-            }
-            r
-        }
+        (Kind::Candidate, Some(a), Some(t)) => bind_candidate(t, fd, a, raw),
         _ => raw(),
     }
+}
+
+fn bind_candidate(t: &'static Tables, fd: c_int, a: SocketAddr, raw: impl Fn() -> c_int) -> c_int {
+    let plain = rules::plain(a);
+    let (mark, why) = match choose(Role::Listen, a) {
+        _ if plain.ip().is_unspecified() => (cand::WILD, None),
+        Choice::Engine(n, link) => match become_engine(t, fd, n, link, |s| s.bind(plain)) {
+            Err(e) if falls_back(e) => {
+                say!("fd {fd}: bind {a}: kernel ({e:?})");
+                (cand::BOUND, Some(log::fell_back(link, e)))
+            }
+            outcome => return ret(outcome.map(|()| 0)) as c_int,
+        },
+        // As soon as it connects or listens, the engine takes the kernel's port as well.
+        Choice::Shared(..) => (cand::LOOP, None),
+        // There is nothing to refuse before it connects.
+        Choice::Refuse => (cand::BOUND, None),
+        Choice::Kernel(why) => (cand::BOUND, Some(why)),
+    };
+    let r = raw();
+    if r == 0 {
+        t.mark_all(fd, mark);
+        why.into_iter().for_each(log::kernel);
+    }
+    r
 }
 
 /// An address that may be the engine's: of the candidate's own family, and no IPv4 for a socket that knows none. The kernel
@@ -187,26 +202,47 @@ fn is_v6(h: &Held) -> bool {
     offload::is_set(&h.local.v6)
 }
 
-/// A kernel socket listens on the wildcard address: the engine listens on the same port of its own addresses.
+/// A kernel socket listens on the wildcard address, 127.0.0.1 or ::1: the engine listens on the same port beside it.
 fn also_engine(t: &'static Tables, fd: c_int, backlog: u32) -> bool {
     let v6 = entry(fd).has(cand::V6);
-    let v6_only = v6 && offload::kernel_int(fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY) == Some(1);
-    let Some(port) = offload::kernel_name(fd).map(|a| a.port()) else { return false };
-    let Some((n, link)) = ctx::current() else { return false };
-    if rules::decide_wildcard(&link.region.layout().header, port, !v6_only, v6) != Action::Engine {
-        return false;
-    }
-    let Ok(sock) = Sock::create(link) else { return false };
-    offload::import_options(fd, &sock);
-    if let Err(e) = sock.bind(any(v6, port)).and_then(|()| sock.listen(backlog)) {
-        say!("fd {fd}: port {port} in the kernel only ({e:?})");
-        sock.release();
-        return false;
-    }
-    let Some(new) = t.new_local(n, sock.id, v6, Kind::Hybrid) else {
-        sock.release();
+    let Some(name) = offload::kernel_name(fd).map(rules::plain) else { return false };
+    let Some((n, link)) = ctx::current() else {
+        log::kernel(log::without());
         return false;
     };
+    if !entry(fd).has(cand::LOOP) {
+        let v6_only = v6 && offload::kernel_int(fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY) == Some(1);
+        let header = &link.region.layout().header;
+        if rules::decide_wildcard(header, name.port(), !v6_only, v6) != Action::Engine {
+            log::kernel(rules::why_kernel(header, Role::Listen, name));
+            return false;
+        }
+    }
+    match beside_kernel(t, fd, n, link, name, backlog) {
+        Ok(id) => say!("fd {fd}: {name} in the kernel and in the engine, slot {}", id.0),
+        Err(e) => {
+            say!("fd {fd}: {name} in the kernel only ({e:?})");
+            log::kernel(log::fell_back(link, e));
+            return false;
+        }
+    }
+    true
+}
+
+fn beside_kernel(
+    t: &'static Tables,
+    fd: c_int,
+    n: usize,
+    link: &'static Link,
+    name: SocketAddr,
+    backlog: u32,
+) -> Result<SockId, Errno> {
+    let (sock, v6) = (Sock::create(link)?, entry(fd).has(cand::V6));
+    offload::import_options(fd, &sock);
+    sock.set_flag(app_flags::KERNEL_BOUND, true, false);
+    let asked = sock.bind(name).and_then(|()| sock.listen(backlog));
+    let made = asked.and_then(|()| t.new_local(n, sock.id, v6, Kind::Hybrid).ok_or(Errno::NOBUFS));
+    let new = made.inspect_err(|_| sock.release())?;
     force_nonblocking(fd, &sock);
     sock.slot.cookie.store(offload::cookie(fd), Relaxed);
     let was = entry(fd);
@@ -222,8 +258,7 @@ fn also_engine(t: &'static Tables, fd: c_int, backlog: u32) -> bool {
     if was.has(cand::IN_EPOLL) {
         crate::epset::candidate_moved(t, fd);
     }
-    say!("fd {fd}: port {port} in the kernel and in the engine, slot {}", sock.id.0);
-    true
+    Ok(sock.id)
 }
 
 /// Two queues feed one accept, so neither may block: the kernel's listener is made non-blocking, and what the program believes
@@ -234,13 +269,11 @@ fn force_nonblocking(fd: c_int, sock: &Sock<'_>) {
     sys!(SYS_fcntl, fd, libc::F_SETFL, status | libc::O_NONBLOCK);
 }
 
-#[unsafe(no_mangle)]
-extern "C" fn accept(fd: c_int, address: *mut sockaddr, len: *mut socklen_t) -> c_int {
+pub fn accept(fd: c_int, address: *mut sockaddr, len: *mut socklen_t) -> c_int {
     accept4(fd, address, len, 0)
 }
 
-#[unsafe(no_mangle)]
-extern "C" fn accept4(fd: c_int, address: *mut sockaddr, len: *mut socklen_t, flags: c_int) -> c_int {
+pub fn accept4(fd: c_int, address: *mut sockaddr, len: *mut socklen_t, flags: c_int) -> c_int {
     let Some(h) = get(fd) else { return raw_accept(fd, address, len, flags) };
     if flags & !(libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK) != 0 {
         sys::set_errno(libc::EINVAL);
@@ -252,7 +285,7 @@ extern "C" fn accept4(fd: c_int, address: *mut sockaddr, len: *mut socklen_t, fl
 }
 
 fn raw_accept(fd: c_int, address: *mut sockaddr, len: *mut socklen_t, flags: c_int) -> c_int {
-    let new = sys!(SYS_accept4, fd, address, len, flags);
+    let new = block!(SYS_accept4, fd, address, len, flags);
     if new >= 0 {
         fresh(new as c_int);
     }
@@ -337,6 +370,7 @@ fn accept_either(
         match check(sys!(SYS_accept4, fd, address, len, flags)) {
             Ok(new) => {
                 fresh(new as c_int);
+                log::kernel_of(h.sock.link, Why::KernelPeer);
                 return Ok(new as c_int);
             }
             Err(Errno::AGAIN) if !h.sock.nonblocking() => {}
@@ -353,9 +387,8 @@ fn accept_either(
     }
 }
 
-#[unsafe(no_mangle)]
-pub extern "C" fn connect(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int {
-    let raw = || libc_ret(sys!(SYS_connect, fd, address, len)) as c_int;
+pub fn connect(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int {
+    let raw = || libc_ret(block!(SYS_connect, fd, address, len)) as c_int;
     let (e, given) = (entry(fd), Given::take(address, len));
     match (e.kind(), given.ok().and_then(|g| own_address(e, fd, &g)), tables()) {
         (Kind::Engine, _, _) => match get(fd) {
@@ -368,39 +401,43 @@ pub extern "C" fn connect(fd: c_int, address: *const sockaddr, len: socklen_t) -
 }
 
 fn connect_candidate(t: &'static Tables, fd: c_int, a: SocketAddr, raw: impl Fn() -> c_int) -> Result<c_int, Errno> {
-    let e = entry(fd);
-    if !e.has(cand::BOUND) {
-        let target = to_self(rules::plain(a));
-        match choose(Role::Connect, target) {
-            Choice::Refuse => return Err(Errno::NETUNREACH),
-            Choice::Engine(..) if target.port() == 0 => return Err(Errno::CONNREFUSED),
-            Choice::Engine(n, link) => match connect_via(t, fd, n, link, target) {
-                Err(e) if falls_back(e) => say!("fd {fd}: connect {a}: kernel ({e:?})"),
-                Err(e) => return Err(e),
-                Ok(()) => return connect::finish(&get(fd).ok_or(Errno::BADF)?).map(|()| 0),
-            },
-            Choice::Kernel => {}
+    let target = rules::to_self(rules::plain(a));
+    let begun = |near: bool| {
+        let h = get(fd).ok_or(Errno::BADF)?;
+        if near {
+            h.sock.await_handshake(HANDSHAKE_NS);
         }
-    }
+        connect::finish(&h).map(|()| 0)
+    };
+    let why = match choose(Role::Connect, target) {
+        // Counted when it was bound.
+        _ if entry(fd).has(cand::BOUND) => None,
+        Choice::Refuse => return Err(Errno::NETUNREACH),
+        Choice::Engine(..) if target.port() == 0 => return Err(Errno::CONNREFUSED),
+        Choice::Engine(n, link) => match connect_via(t, fd, n, link, target) {
+            Ok(()) => return begun(false),
+            Err(e) if falls_back(e) => {
+                say!("fd {fd}: connect {a}: kernel ({e:?})");
+                Some(log::fell_back(link, e))
+            }
+            Err(e) => return Err(e),
+        },
+        Choice::Shared(_, link) if !link.page.get().is_shared_port(target.port()) => Some(Why::NoListener),
+        // Whatever the engine says before it has sent anything: the kernel knows better.
+        Choice::Shared(n, link) => match connect_via(t, fd, n, link, target) {
+            Ok(()) => return begun(true),
+            Err(Errno::CONNREFUSED) => Some(Why::NoListener),
+            Err(e) => Some(log::fell_back(link, e)),
+        },
+        Choice::Kernel(why) => Some(why),
+    };
     let r = raw();
     if r == 0 || errno() == libc::EINPROGRESS {
         kernel_for_good(t, fd);
+        why.into_iter().for_each(log::kernel);
     }
     // -1 with errno set is passed through by `ret` as it is.
     Ok(r)
-}
-
-/// Connecting to the wildcard address means this host.
-pub fn to_self(a: SocketAddr) -> SocketAddr {
-    match a {
-        SocketAddr::V4(v) if v.ip().is_unspecified() => {
-            SocketAddr::new(core::net::Ipv4Addr::LOCALHOST.into(), v.port())
-        }
-        SocketAddr::V6(v) if v.ip().is_unspecified() => {
-            SocketAddr::new(core::net::Ipv6Addr::LOCALHOST.into(), v.port())
-        }
-        other => other,
-    }
 }
 
 fn errno() -> c_int {
@@ -410,10 +447,13 @@ fn errno() -> c_int {
 
 /// The socket becomes the engine's and starts to connect.
 fn connect_via(t: &'static Tables, fd: c_int, n: usize, link: &'static Link, a: SocketAddr) -> Result<(), Errno> {
-    let port = if entry(fd).has(cand::WILD) { offload::kernel_name(fd).map_or(0, |a| a.port()) } else { 0 };
+    let bound = entry(fd).has(cand::WILD | cand::LOOP);
+    let name = if bound { offload::kernel_name(fd).map(rules::plain) } else { None };
     become_engine(t, fd, n, link, |s| {
-        if port != 0 {
-            s.bind(any(a.is_ipv6(), port))?;
+        if let Some(name) = name.filter(|name| name.port() != 0) {
+            let any_of_target = || any(a.is_ipv6(), name.port());
+            s.set_flag(app_flags::KERNEL_BOUND, true, false);
+            s.bind(if name.ip().is_unspecified() { any_of_target() } else { name })?;
         }
         s.connect(a)
     })
@@ -421,7 +461,7 @@ fn connect_via(t: &'static Tables, fd: c_int, n: usize, link: &'static Link, a: 
 
 #[unsafe(no_mangle)]
 extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
-    let Some(h) = get(fd) else { return libc_ret(sys!(SYS_shutdown, fd, how)) as c_int };
+    let Some(h) = unrelayed(fd) else { return libc_ret(sys!(SYS_shutdown, fd, how)) as c_int };
     let outcome = connect::halves(how).and_then(|half| connect::shutdown(&h, half));
     if h.hybrid {
         return libc_ret(sys!(SYS_shutdown, fd, how)) as c_int;

@@ -6,7 +6,7 @@ use crate::addr;
 use crate::offload;
 use crate::remember;
 use crate::sys::{self, check, libc_ret, ret, sys};
-use crate::table::{Held, Kind, cand, entry, get, stream, tables};
+use crate::table::{Held, Kind, cand, engine, entry, get, tables, unrelayed};
 use crate::user;
 use core::sync::atomic::Ordering::Relaxed;
 use libc::{IPPROTO_IP, IPPROTO_IPV6, IPPROTO_TCP, SOL_SOCKET, c_int, c_void, sockaddr, socklen_t};
@@ -27,7 +27,7 @@ extern "C" fn setsockopt(fd: c_int, level: c_int, name: c_int, value: *const c_v
             }
             libc_ret(r) as c_int
         }
-        Kind::Engine => match stream(fd) {
+        Kind::Engine => match engine(fd) {
             Some(h) => ret(set(&h, fd, level, name, value, len)) as c_int,
             None => libc_ret(raw()) as c_int,
         },
@@ -176,7 +176,7 @@ const SO_PEERNAME: c_int = 28;
 
 #[unsafe(no_mangle)]
 extern "C" fn getsockopt(fd: c_int, level: c_int, name: c_int, value: *mut c_void, len: *mut socklen_t) -> c_int {
-    match stream(fd) {
+    match engine(fd) {
         Some(h) => ret(get_option(&h, fd, level, name, value, len)) as c_int,
         None => libc_ret(sys!(SYS_getsockopt, fd, level, name, value, len)) as c_int,
     }
@@ -264,13 +264,13 @@ fn put(value: *mut c_void, len: *mut socklen_t, bytes: &[u8]) -> Result<usize, E
 
 #[unsafe(no_mangle)]
 extern "C" fn getsockname(fd: c_int, address: *mut sockaddr, len: *mut socklen_t) -> c_int {
-    let Some(h) = stream(fd) else { return libc_ret(sys!(SYS_getsockname, fd, address, len)) as c_int };
+    let Some(h) = engine(fd) else { return libc_ret(sys!(SYS_getsockname, fd, address, len)) as c_int };
     ret(addr::write(address, len, h.sock.local(), offload::is_set(&h.local.v6)).map(|()| 0)) as c_int
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn getpeername(fd: c_int, address: *mut sockaddr, len: *mut socklen_t) -> c_int {
-    let Some(h) = stream(fd) else { return libc_ret(sys!(SYS_getpeername, fd, address, len)) as c_int };
+    let Some(h) = engine(fd) else { return libc_ret(sys!(SYS_getpeername, fd, address, len)) as c_int };
     let outcome = h.sock.peer().and_then(|peer| addr::write(address, len, Some(peer), offload::is_set(&h.local.v6)));
     ret(outcome.map(|()| 0)) as c_int
 }
@@ -281,7 +281,7 @@ const SIOCOUTQNSD: u64 = 0x894B;
 
 #[unsafe(no_mangle)]
 extern "C" fn ioctl(fd: c_int, request: libc::c_ulong, arg: usize) -> c_int {
-    let Some(h) = get(fd) else { return libc_ret(sys!(SYS_ioctl, fd, request, arg)) as c_int };
+    let Some(h) = unrelayed(fd) else { return libc_ret(sys!(SYS_ioctl, fd, request, arg)) as c_int };
     ret(control(&h, fd, request, arg)) as c_int
 }
 
@@ -312,7 +312,7 @@ fn control(h: &Held, fd: c_int, request: libc::c_ulong, arg: usize) -> Result<us
 
 #[unsafe(no_mangle)]
 extern "C" fn sockatmark(fd: c_int) -> c_int {
-    if stream(fd).is_some() {
+    if engine(fd).is_some() {
         return 0;
     }
     let mut mark: c_int = 0;

@@ -2,13 +2,14 @@
 
 #![allow(unsafe_code)]
 
+use crate::cancel::block;
 use crate::epqueue;
 use crate::epset;
 use crate::epwait::{self, Wait};
 use crate::hooks_life::fresh;
 use crate::poll::{Space, any_ours, poll_some};
 use crate::sys::{self, libc_ret, ret, sys};
-use crate::table::{Kind, entry, tables};
+use crate::table::{Kind, engine, entry, tables};
 use crate::user;
 use core::sync::atomic::Ordering::SeqCst;
 use libc::{
@@ -56,24 +57,22 @@ fn too_many(n: nfds_t) -> bool {
     n > limit[0]
 }
 
-#[unsafe(no_mangle)]
-extern "C" fn poll(fds: *mut pollfd, n: nfds_t, ms: c_int) -> c_int {
+pub fn poll(fds: *mut pollfd, n: nfds_t, ms: c_int) -> c_int {
     if !any_ours(slice(fds, n)) {
         let ts = [i64::from(ms / 1000), i64::from(ms % 1000) * 1_000_000];
         let tsp = if ms < 0 { core::ptr::null() } else { ts.as_ptr() };
-        return libc_ret(sys!(SYS_ppoll, fds, n, tsp, 0, 8)) as c_int;
+        return libc_ret(block!(SYS_ppoll, fds, n, tsp, 0, 8)) as c_int;
     }
     ret(poll_some(slice(fds, n), after_ms(ms), core::ptr::null())) as c_int
 }
 
-#[unsafe(no_mangle)]
-extern "C" fn ppoll(fds: *mut pollfd, n: nfds_t, timeout: *const timespec, mask: *const c_void) -> c_int {
+pub fn ppoll(fds: *mut pollfd, n: nfds_t, timeout: *const timespec, mask: *const c_void) -> c_int {
     // SAFETY: the program's time-out, if any. (The kernel would write what is left of it; libc's ppoll hides that.)
     let span = unsafe { timeout.as_ref() };
     if !any_ours(slice(fds, n)) {
         let mut copy = span.map(|t| [t.tv_sec, t.tv_nsec]);
         let tsp = copy.as_mut().map_or(core::ptr::null_mut(), |t| t.as_mut_ptr());
-        return libc_ret(sys!(SYS_ppoll, fds, n, tsp, mask, 8)) as c_int;
+        return libc_ret(block!(SYS_ppoll, fds, n, tsp, mask, 8)) as c_int;
     }
     let deadline = match span.map(|t| after(t.tv_sec, t.tv_nsec)).unwrap_or(Ok(None)) {
         Ok(d) => d,
@@ -82,20 +81,12 @@ extern "C" fn ppoll(fds: *mut pollfd, n: nfds_t, timeout: *const timespec, mask:
     ret(poll_some(slice(fds, n), deadline, mask)) as c_int
 }
 
-#[unsafe(no_mangle)]
-extern "C" fn __poll_chk(fds: *mut pollfd, n: nfds_t, ms: c_int, room: usize) -> c_int {
+pub fn __poll_chk(fds: *mut pollfd, n: nfds_t, ms: c_int, room: usize) -> c_int {
     fortify(n, room);
     poll(fds, n, ms)
 }
 
-#[unsafe(no_mangle)]
-extern "C" fn __ppoll_chk(
-    fds: *mut pollfd,
-    n: nfds_t,
-    timeout: *const timespec,
-    mask: *const c_void,
-    room: usize,
-) -> c_int {
+pub fn __ppoll_chk(fds: *mut pollfd, n: nfds_t, timeout: *const timespec, mask: *const c_void, room: usize) -> c_int {
     fortify(n, room);
     ppoll(fds, n, timeout, mask)
 }
@@ -188,8 +179,7 @@ fn select_some(nfds: usize, sets: Sets, deadline: Option<u64>, mask: *const c_vo
     }
 }
 
-#[unsafe(no_mangle)]
-extern "C" fn select(n: c_int, r: *mut fd_set, w: *mut fd_set, e: *mut fd_set, timeout: *mut timeval) -> c_int {
+pub fn select(n: c_int, r: *mut fd_set, w: *mut fd_set, e: *mut fd_set, timeout: *mut timeval) -> c_int {
     let sets = Sets([r.cast(), w.cast(), e.cast()]);
     if n < 0 || !sets.any_ours(n as usize) {
         return raw_select(n, [r, w, e], timeout);
@@ -225,15 +215,14 @@ fn raw_select(n: c_int, sets: [*mut fd_set; 3], timeout: *mut timeval) -> c_int 
         ts = [t.tv_sec + t.tv_usec / 1_000_000, t.tv_usec % 1_000_000 * 1000];
         tsp = ts.as_mut_ptr();
     }
-    let r = sys!(SYS_pselect6, n, sets[0], sets[1], sets[2], tsp, 0);
+    let r = block!(SYS_pselect6, n, sets[0], sets[1], sets[2], tsp, 0);
     if let Some(t) = span {
         (t.tv_sec, t.tv_usec) = (ts[0], ts[1] / 1000);
     }
     libc_ret(r) as c_int
 }
 
-#[unsafe(no_mangle)]
-extern "C" fn pselect(
+pub fn pselect(
     n: c_int,
     r: *mut fd_set,
     w: *mut fd_set,
@@ -248,7 +237,7 @@ extern "C" fn pselect(
         let mut copy = span.map(|t| [t.tv_sec, t.tv_nsec]);
         let tsp = copy.as_mut().map_or(core::ptr::null_mut(), |t| t.as_mut_ptr());
         let masked = [mask as usize, 8];
-        return libc_ret(sys!(SYS_pselect6, n, r, w, e, tsp, masked.as_ptr())) as c_int;
+        return libc_ret(block!(SYS_pselect6, n, r, w, e, tsp, masked.as_ptr())) as c_int;
     }
     let deadline = span.map(|t| after(t.tv_sec, t.tv_nsec)).unwrap_or(Ok(None));
     ret(deadline.and_then(|d| select_some(n as usize, sets, d, mask))) as c_int
@@ -275,6 +264,10 @@ extern "C" fn epoll_create1(flags: c_int) -> c_int {
 #[unsafe(no_mangle)]
 extern "C" fn epoll_ctl(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_event) -> c_int {
     match (entry(fd).kind(), tables()) {
+        (Kind::Engine, Some(t)) if engine(fd).is_some_and(|h| h.sock.relayed()) => {
+            epset::hand_over(t, fd);
+            libc_ret(sys!(SYS_epoll_ctl, epfd, op, fd, event)) as c_int
+        }
         (Kind::Engine | Kind::Hybrid | Kind::Candidate, Some(t)) => {
             ret(epset::control(t, epfd, op, fd, event)) as c_int
         }
@@ -311,8 +304,7 @@ fn epoll_ours(
     Some(ret(outcome) as c_int)
 }
 
-#[unsafe(no_mangle)]
-extern "C" fn epoll_wait(epfd: c_int, events: *mut epoll_event, max: c_int, ms: c_int) -> c_int {
+pub fn epoll_wait(epfd: c_int, events: *mut epoll_event, max: c_int, ms: c_int) -> c_int {
     epoll_pwait(epfd, events, max, ms, core::ptr::null())
 }
 
@@ -351,17 +343,15 @@ fn raw_epoll(
     libc_ret(r) as c_int
 }
 
-#[unsafe(no_mangle)]
-extern "C" fn epoll_pwait(epfd: c_int, events: *mut epoll_event, max: c_int, ms: c_int, mask: *const c_void) -> c_int {
+pub fn epoll_pwait(epfd: c_int, events: *mut epoll_event, max: c_int, ms: c_int, mask: *const c_void) -> c_int {
     if let Some(n) = epoll_ours(epfd, events, max, || Ok(after_ms(ms)), mask) {
         return n;
     }
-    let call = || sys!(SYS_epoll_pwait, epfd, events, max, ms, mask, 8);
+    let call = || block!(SYS_epoll_pwait, epfd, events, max, ms, mask, 8);
     raw_epoll(epfd, events, max, after_ms(ms), mask, call)
 }
 
-#[unsafe(no_mangle)]
-extern "C" fn epoll_pwait2(
+pub fn epoll_pwait2(
     epfd: c_int,
     events: *mut epoll_event,
     max: c_int,
@@ -374,6 +364,6 @@ extern "C" fn epoll_pwait2(
     if let Some(n) = epoll_ours(epfd, events, max, deadline, mask) {
         return n;
     }
-    let call = || sys!(SYS_epoll_pwait2, epfd, events, max, timeout, mask, 8);
+    let call = || block!(SYS_epoll_pwait2, epfd, events, max, timeout, mask, 8);
     raw_epoll(epfd, events, max, deadline().unwrap_or(Some(0)), mask, call)
 }

@@ -1,31 +1,66 @@
 //! Decisions, told on stderr with TOE_SHIM_LOG=1, and counted for `toe status --why`.
 
+use crate::ctx;
 use core::fmt::Write;
 use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::Relaxed;
-use toe_core::app::Reason;
+use rustix::io::Errno;
+use toe_core::app::why::{self, Counts, Why};
+use toe_core::app::{Link, Reason};
+use toe_core::shm::{MAX_WHYS, RegionHeader};
 
 static ON: AtomicU32 = AtomicU32::new(0);
-/// Why the kernel was used: absent, version, full, refused, failed.
-pub static REASONS: [AtomicU32; 5] = [const { AtomicU32::new(0) }; 5];
-/// Sockets that became the engine's.
-pub static OFFLOADED: AtomicU32 = AtomicU32::new(0);
+/// What is counted while there is no registration: the next one takes it over.
+static WITHOUT: Counts = [const { AtomicU32::new(0) }; MAX_WHYS];
+/// Why the last registration failed: a [`Why`].
+static LAST: AtomicU32 = AtomicU32::new(0);
 
 /// Reads the environment.
 pub fn init() {
     ON.store(u32::from(crate::ctx::env(c"TOE_SHIM_LOG") == Some(b"1")), Relaxed);
 }
 
-/// Counts a registration that failed.
-pub fn count(reason: Reason) {
-    let i = match reason {
-        Reason::Absent => 0,
-        Reason::Version => 1,
-        Reason::Full => 2,
-        Reason::Refused(_) => 3,
-        Reason::Failed => 4,
-    };
-    REASONS[i].fetch_add(1, Relaxed);
+/// A registration failed: from now on sockets are the kernel's for this reason.
+pub fn unregistered(reason: Reason) {
+    LAST.store(Why::from(reason) as u32, Relaxed);
+}
+
+/// Why there is no registration.
+pub fn without() -> Why {
+    Why::ALL.get(LAST.load(Relaxed) as usize).copied().unwrap_or(Why::Absent)
+}
+
+/// A registration succeeded: it is told what happened before.
+pub fn registered(link: &Link) {
+    why::hand_over(&WITHOUT, header(link));
+}
+
+/// A forked child counts for itself.
+pub fn forget() {
+    WITHOUT.iter().for_each(|w| w.store(0, Relaxed));
+}
+
+/// One more socket is the kernel's.
+pub fn kernel(reason: Why) {
+    match ctx::registered() {
+        Some((_, link)) => why::count(&header(link).why, reason),
+        None => why::count(&WITHOUT, reason),
+    }
+}
+
+/// One more socket of `link`'s went to the kernel.
+pub fn kernel_of(link: &Link, reason: Why) {
+    why::count(&header(link).why, reason);
+}
+
+/// The engine answered with an error for which the kernel serves instead.
+pub fn fell_back(link: &Link, e: Errno) -> Why {
+    header(link).why_errno.store(e.raw_os_error() as u32, Relaxed);
+    Why::of_errno(e)
+}
+
+fn header(link: &Link) -> &RegionHeader {
+    &link.region.layout().header
 }
 
 /// Is anybody listening?

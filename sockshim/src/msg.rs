@@ -2,6 +2,7 @@
 
 #![allow(unsafe_code)]
 
+use crate::relayed;
 use crate::sys;
 use crate::table::Held;
 use crate::user;
@@ -9,6 +10,7 @@ use libc::{c_int, iovec, msghdr};
 use rustix::io::Errno;
 use toe_core::app::iov::{Guard, MAX_IOV};
 use toe_core::app::send::SendHow;
+use toe_core::app::socket::RELAYED;
 use toe_core::app::{IovCursor, RecvHow, Source};
 use toe_core::shm::SockState;
 
@@ -63,7 +65,10 @@ pub fn send(h: &Held, src: &mut impl Source, flags: c_int) -> Result<usize, Errn
         nonblocking: flags & libc::MSG_DONTWAIT != 0 || h.sock.nonblocking(),
         more: flags & libc::MSG_MORE != 0,
     };
-    let outcome = h.sock.send(src, how);
+    let mut outcome = h.sock.send(src, how);
+    if outcome == Err(RELAYED) {
+        outcome = relayed::send(h.fd, src, flags);
+    }
     if outcome == Err(Errno::PIPE) && flags & libc::MSG_NOSIGNAL == 0 {
         sys::raise_sigpipe();
     }
@@ -84,7 +89,10 @@ pub fn recv(h: &Held, dst: &mut IovCursor, flags: c_int) -> Result<usize, Errno>
         waitall: flags & libc::MSG_WAITALL != 0,
         trunc: flags & libc::MSG_TRUNC != 0,
     };
-    h.sock.recv(dst, how)
+    match h.sock.recv(dst, how) {
+        Err(RELAYED) => relayed::recv(h.fd, dst, flags),
+        other => other,
+    }
 }
 
 /// A program's message header: copied, checked.

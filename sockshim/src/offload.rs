@@ -9,26 +9,30 @@ use core::sync::atomic::Ordering::{Acquire, Relaxed};
 use libc::{IPPROTO_IP, IPPROTO_IPV6, IPPROTO_TCP, SOL_SOCKET, c_int};
 use rustix::io::Errno;
 use toe_core::app::rules::{self, Action, Role};
-use toe_core::app::{Link, Sock};
+use toe_core::app::{Link, Sock, Why};
 use toe_core::shm::app_flags;
 
 /// What the rules say of an address, and the link to use if it is the engine's.
 pub enum Choice {
-    /// The kernel's.
-    Kernel,
+    /// The kernel's, for this reason.
+    Kernel(Why),
     /// ENETUNREACH.
     Refuse,
     /// The engine's.
     Engine(usize, &'static Link),
+    /// The engine's beside the kernel.
+    Shared(usize, &'static Link),
 }
 
 /// Asks the rules of the current registration.
 pub fn choose(role: Role, addr: SocketAddr) -> Choice {
-    let Some((number, link)) = ctx::current() else { return Choice::Kernel };
-    match rules::decide(&link.region.layout().header, role, addr) {
+    let Some((number, link)) = ctx::current() else { return Choice::Kernel(log::without()) };
+    let header = &link.region.layout().header;
+    match rules::decide(header, role, addr) {
         Action::Engine => Choice::Engine(number, link),
+        Action::Shared => Choice::Shared(number, link),
         Action::Refuse => Choice::Refuse,
-        Action::Kernel => Choice::Kernel,
+        Action::Kernel => Choice::Kernel(rules::why_kernel(header, role, addr)),
     }
 }
 
@@ -78,7 +82,6 @@ pub fn replace(t: &'static Tables, fd: c_int, link: usize, sock: Sock<'static>) 
     }
     let result = move_over(t, holder, fd, was, new);
     sys::close(holder);
-    log::OFFLOADED.fetch_add(1, Relaxed);
     if result {
         Ok(())
     } else {

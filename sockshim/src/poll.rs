@@ -8,7 +8,7 @@
 
 use crate::ctx;
 use crate::sys::{self, check, sys};
-use crate::table::{Entry, Held, Kind, MAX_LINKS, entry, get, tables};
+use crate::table::{Entry, Held, Kind, MAX_LINKS, entry, tables, unrelayed};
 use core::mem::MaybeUninit;
 use libc::{POLLERR, POLLHUP, POLLIN, c_void, pollfd};
 use rustix::io::Errno;
@@ -129,7 +129,7 @@ pub fn poll_some(fds: &mut [pollfd], deadline: Option<u64>, mask: *const c_void)
     for (at, p) in fds.iter_mut().enumerate() {
         p.revents = 0;
         let mut theirs = *p;
-        if let Some(held) = get(p.fd) {
+        if let Some(held) = unrelayed(p.fd) {
             if !held.hybrid {
                 theirs.fd = -1;
             }
@@ -138,9 +138,14 @@ pub fn poll_some(fds: &mut [pollfd], deadline: Option<u64>, mask: *const c_void)
         has_kernel |= theirs.fd >= 0;
         kernel.push(theirs);
     }
-    let mut look = Look { fds, watches, kernel, has_kernel };
+    let mut look = Look { fds: &mut *fds, watches, kernel, has_kernel };
     let start = now_ns();
     loop {
+        if look.relayed() {
+            // They are the kernel's to look at from now on.
+            drop(look);
+            return poll_some(fds, deadline, mask);
+        }
         let found = look.all()?;
         if found > 0 || deadline.is_some_and(|d| d <= now_ns()) {
             return Ok(found);
@@ -208,7 +213,12 @@ impl Look<'_> {
 
     fn engine_ready(&mut self) -> bool {
         let fds = &*self.fds;
-        self.watches.all().iter().any(|w| level(w, fds[w.at].events) != 0)
+        self.watches.all().iter().any(|w| level(w, fds[w.at].events) != 0 || w.held.sock.relayed())
+    }
+
+    /// Has one of them become the placeholder's?
+    fn relayed(&mut self) -> bool {
+        self.watches.all().iter().any(|w| w.held.sock.relayed())
     }
 
     /// Sleeps once. `Ok`: look again.
@@ -236,7 +246,13 @@ impl Look<'_> {
             self.kernel.push(pollfd { fd: control, events: 0, revents: 0 });
         }
         let until = if quiet { deadline } else { Some(deadline.unwrap_or(u64::MAX).min(now_ns() + NO_SET_NS)) };
-        let outcome = if self.engine_ready() { Ok(0) } else { kernel_poll(self.kernel.all(), until, mask) };
+        let outcome = if self.engine_ready() {
+            Ok(0)
+        } else if crate::cancel::due() {
+            Err(Errno::INTR)
+        } else {
+            kernel_poll(self.kernel.all(), until, mask)
+        };
         self.hang_up(n, &sets);
         self.kernel.truncate(n);
         for w in self.watches.all() {

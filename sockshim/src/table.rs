@@ -8,7 +8,9 @@ use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64};
 use toe_core::SockId;
 use toe_core::app::{Link, Sock};
-use toe_core::shm::{IndexPool, MAX_SOCKS};
+use toe_core::shm::{IndexPool, MAX_SOCKS, app_flags};
+
+pub use crate::held::{Held, engine, get, stream, unrelayed};
 
 /// Descriptors beyond this are the kernel's.
 pub const MAX_FDS: usize = 1 << 20;
@@ -54,6 +56,8 @@ pub mod cand {
     pub const OPTS: u64 = 1 << 9;
     pub const SNDBUF: u64 = 1 << 10;
     pub const RCVBUF: u64 = 1 << 11;
+    /// Bound to 127.0.0.1 or ::1, which the engine shares.
+    pub const LOOP: u64 = 1 << 12;
     /// Bits above are the group: the same for all descriptors of one socket.
     pub const GROUP_SHIFT: u32 = 32;
 }
@@ -93,7 +97,7 @@ impl Entry {
         Entry::new(kind, u64::from(generation & 0xff_ffff) << 24 | u64::from(index))
     }
 
-    fn local_index(self) -> usize {
+    pub fn local_index(self) -> usize {
         (self.0 >> 4 & 0xff_ffff) as usize
     }
 
@@ -191,6 +195,9 @@ impl Tables {
     pub fn enter(&self, fd: i32, entry: Entry) {
         let stale = self.swap(fd, entry);
         self.drop_entry(fd, stale);
+        if fd <= 2 {
+            crate::hooks_stdio::adopt(fd, entry);
+        }
     }
 
     /// Sets bits of a candidate, if it still is one.
@@ -261,8 +268,36 @@ impl Tables {
             word.store(0, Relaxed);
         }
         self.by_sock[link][sock.index()].store(index + 1, Relaxed);
+        if v6 && let Some(sock) = local.sock() {
+            sock.set_flag(app_flags::INET6, true, false);
+        }
         local.refs.store(1, Release);
         Some(Entry::local(kind, index, local.generation.load(Relaxed)))
+    }
+
+    /// The open socket whose placeholder has this cookie.
+    pub fn by_cookie(&self, cookie: u64) -> Option<&Local> {
+        let used = (self.local_pool.fresh.load(Relaxed) as usize).min(MAX_LOCALS);
+        let has = |l: &&Local| l.sock().is_some_and(|s| s.slot.cookie.load(Relaxed) == cookie);
+        self.locals[..used].iter().filter(|l| l.refs.load(Acquire) > 0).find(has)
+    }
+
+    /// The entry for one more descriptor of such a socket, already counted.
+    pub fn share_by_cookie(&self, cookie: u64) -> Option<Entry> {
+        let local = self.by_cookie(cookie)?;
+        let (index, _) = self.local_of(local.link(), local.sock_id().0)?;
+        local.refs.fetch_update(AcqRel, Acquire, |r| (r > 0).then_some(r + 1)).ok()?;
+        Some(Entry::local(Kind::Engine, index as u32, local.generation.load(Relaxed)))
+    }
+
+    /// The socket of an entry.
+    pub fn sock_of(&self, e: Entry) -> Option<Sock<'static>> {
+        self.locals.get(e.local_index())?.sock()
+    }
+
+    /// Did this process ever have an engine socket?
+    pub fn any_locals(&self) -> bool {
+        self.local_pool.fresh.load(Relaxed) != 0
     }
 
     /// Gives up an entry that never got into the fd table, without releasing its socket.
@@ -304,7 +339,7 @@ impl Tables {
     }
 
     /// One descriptor or call less. The last one closes the socket.
-    fn unref(&self, index: usize) {
+    pub fn unref(&self, index: usize) {
         let Some(local) = self.locals.get(index) else { return };
         if local.refs.fetch_sub(1, AcqRel) != 1 {
             return;
@@ -386,77 +421,5 @@ impl Local {
         let index = &t.by_sock[self.link()][old.id.index()];
         t.by_sock[self.link()][new.id.index()].store(index.swap(0, AcqRel), Release);
         Some(new)
-    }
-}
-
-/// An engine socket in use by one call: it is not closed before this is dropped.
-pub struct Held {
-    pub tables: &'static Tables,
-    pub local: &'static Local,
-    pub sock: Sock<'static>,
-    pub hybrid: bool,
-    index: usize,
-}
-
-/// The engine socket behind `fd`, if it is one.
-#[inline]
-pub fn get(fd: i32) -> Option<Held> {
-    let e = entry(fd);
-    match e.kind() {
-        Kind::Engine | Kind::Hybrid => hold(fd, e),
-        _ => None,
-    }
-}
-
-/// As [`get`], but not for hybrid listeners, whose data calls are the kernel's errors.
-#[inline]
-pub fn stream(fd: i32) -> Option<Held> {
-    let e = entry(fd);
-    if e.kind() == Kind::Engine { hold(fd, e) } else { None }
-}
-
-fn hold(fd: i32, mut e: Entry) -> Option<Held> {
-    crate::fork::check_process();
-    let tables = tables()?;
-    loop {
-        let index = e.local_index();
-        let local = tables.locals.get(index)?;
-        if local.refs.fetch_update(AcqRel, Acquire, |r| (r > 0).then_some(r + 1)).is_ok() {
-            if entry(fd) == e
-                && let Some(sock) = local.sock()
-            {
-                return Some(Held { tables, local, sock, hybrid: e.kind() == Kind::Hybrid, index });
-            }
-            tables.unref(index);
-        }
-        let now = entry(fd);
-        if now == e || !matches!(now.kind(), Kind::Engine | Kind::Hybrid) {
-            return None;
-        }
-        e = now;
-    }
-}
-
-/// Counts a waiting call until it is dropped.
-pub struct Waiting<'a>(&'a Local);
-
-impl Held {
-    /// This call is about to wait.
-    pub fn waiting(&self) -> Waiting<'_> {
-        self.local.waiters.fetch_add(1, AcqRel);
-        Waiting(self.local)
-    }
-}
-
-impl Drop for Waiting<'_> {
-    fn drop(&mut self) {
-        self.0.waiters.fetch_sub(1, AcqRel);
-    }
-}
-
-impl Drop for Held {
-    #[inline]
-    fn drop(&mut self) {
-        self.tables.unref(self.index);
     }
 }

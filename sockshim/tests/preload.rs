@@ -10,13 +10,14 @@ use toe_core::app::testing::LoopDaemon;
 const LIMIT: Duration = Duration::from_secs(120);
 
 fn shim() -> PathBuf {
-    // target/<profile>/deps/preload-… → target/<profile>
+    // target/<profile>/deps/preload-… → target/<profile>. `cargo test` leaves it in deps, `cargo build` in both.
     let exe = std::env::current_exe().unwrap();
     let deps = exe.parent().unwrap();
     [deps.parent().unwrap(), deps]
         .iter()
         .map(|d| d.join("libsockshim.so"))
-        .find(|p| p.exists())
+        .max_by_key(|p| p.metadata().and_then(|m| m.modified()).ok())
+        .filter(|p| p.exists())
         .expect("the built shim")
 }
 
@@ -201,4 +202,106 @@ fn few_descriptors() {
         format!("ulimit -n 64; exec python3 {} 127.77.0.1 life shutdown epoll fork sendfile", cases().display());
     let out = output(preloaded("sh", &dir.0).args(["-c", &script]));
     assert!(out.contains("sendfile 0 ([True], 0)") && !out.contains("raised"), "{out}");
+}
+
+/// Builds `tests/<name>.c` and runs it on kernel sockets and under the shim; the outputs must be the same. `None`: no compiler.
+fn c_cases(name: &str) -> Option<String> {
+    let dir = Dir::new(name);
+    let program = dir.0.join(name);
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(name).with_extension("c");
+    let built = Command::new("cc")
+        .args(["-O2", "-Wall", "-Werror", "-Wno-unused-result", "-D_FORTIFY_SOURCE=2", "-pthread", "-o"])
+        .arg(&program)
+        .arg(&source)
+        .status();
+    match built {
+        Err(_) => {
+            eprintln!("skipped: no C compiler");
+            return None;
+        }
+        Ok(status) => assert!(status.success(), "{name}.c does not compile"),
+    }
+    let program = program.to_str().unwrap();
+    let _daemon = LoopDaemon::start(&dir.0).unwrap();
+    let kernel = output(Command::new(program).arg("127.0.0.1"));
+    let engine = output(preloaded(program, &dir.0).arg("127.77.15.1"));
+    assert_eq!(kernel, engine);
+    // And with a shim that finds no daemon.
+    let alone = output(preloaded(program, Path::new("/nonexistent")).arg("127.0.0.1"));
+    assert_eq!(kernel, alone);
+    Some(kernel)
+}
+
+#[test]
+fn stdio_on_sockets() {
+    let Some(out) = c_cases("stdio") else { return };
+    assert!(out.contains("getline 9 line two") && out.contains("told: No such file"), "{out}");
+    assert!(out.contains("1 two 3.25 4 5 6 7.5 8|list c 1.000000 2 3 4|plain|"), "{out}");
+    assert_eq!(out.lines().count(), 28, "{out}");
+}
+
+#[test]
+fn calls_by_number_and_between_descriptors() {
+    let Some(out) = c_cases("calls") else { return };
+    assert!(out.contains("through pipes 0 200000 1 0") && out.contains("dup2 everywhere: 0 failed"), "{out}");
+    assert_eq!(out.lines().count(), 28, "{out}");
+}
+
+#[test]
+fn threads_are_cancelled() {
+    let Some(out) = c_cases("cancel") else { return };
+    assert_eq!(out.matches("cancelled cleaned 1 then 2").count(), 15, "{out}");
+    assert!(out.contains("disabled: cancelled after 4") && out.contains("waiter 2: 0 1"), "{out}");
+    assert_eq!(out.lines().count(), 37, "{out}");
+}
+
+/// A ring could not see what is behind a placeholder: libraries are told that there is none, unless the user knows better.
+#[test]
+fn io_uring_is_refused() {
+    const SETUP: &str = "
+import ctypes
+libc = ctypes.CDLL(None, use_errno=True)
+r = libc.syscall(ctypes.c_long(425), ctypes.c_long(1), ctypes.create_string_buffer(120))
+print('ring' if r >= 0 else ctypes.get_errno())";
+    if !have_python() {
+        return;
+    }
+    let dir = Dir::new("uring");
+    let kernel = output(Command::new("python3").args(["-c", SETUP]));
+    let absent = output(preloaded("python3", &dir.0).args(["-c", SETUP]));
+    assert_eq!(absent, kernel);
+    let _daemon = LoopDaemon::start(&dir.0).unwrap();
+    let refused = output(preloaded("python3", &dir.0).args(["-c", SETUP]));
+    assert_eq!(refused.trim(), libc::ENOSYS.to_string());
+    let allowed = output(preloaded("python3", &dir.0).env("TOE_IO_URING", "allow").args(["-c", SETUP]));
+    assert_eq!(allowed, kernel);
+}
+
+/// bash opens the connection, puts it on descriptor 1 for each `echo`, and its `printf` is stdio's.
+const REDIRECT: &str = r#"
+import socket, subprocess, sys
+listener = socket.create_server((sys.argv[1], 0))
+script = """exec 3<>/dev/tcp/%s/%d
+echo one >&3; printf '%%s\n' two >&3
+read -r answer <&3; echo "bash got $answer"
+""" % listener.getsockname()
+shell = subprocess.Popen(["bash", "-c", script])
+conn, _ = listener.accept()
+lines = conn.makefile("rw")
+print(lines.readline(), lines.readline(), flush=True)
+lines.write("three\n"); lines.flush()
+print(shell.wait())
+"#;
+
+#[test]
+fn shells_redirect_to_sockets() {
+    if !have_python() || !Command::new("bash").arg("-c").arg("").status().is_ok_and(|s| s.success()) {
+        eprintln!("skipped: no bash");
+        return;
+    }
+    let dir = Dir::new("bash");
+    let _daemon = LoopDaemon::start(&dir.0).unwrap();
+    let out = output(preloaded("python3", &dir.0).args(["-c", REDIRECT, "127.77.15.1"]));
+    assert_eq!(out, "one\n two\n\nbash got three\n0\n");
+    assert_eq!(output(Command::new("python3").args(["-c", REDIRECT, "127.0.0.1"])), out);
 }

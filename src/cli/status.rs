@@ -6,6 +6,7 @@ use serde_json::Value;
 use std::fmt::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use toe_core::app::Why;
 
 /// What the command line says.
 #[derive(clap::Args, Debug)]
@@ -13,6 +14,9 @@ pub struct Args {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
+    /// Only why sockets are the kernel's instead of the engine's
+    #[arg(long)]
+    pub why: bool,
     /// Control socket of the daemon [default: TOE_SOCKET, else the first usual place where one answers]
     #[arg(long, value_name = "SOCKET")]
     pub toed: Option<PathBuf>,
@@ -23,7 +27,9 @@ pub fn run(args: &Args) -> ExitCode {
     let answer = client::socket(args.toed.as_deref())
         .and_then(|path| client::status(&path).map_err(|e| std::io::Error::other(format!("{}: {e}", path.display()))));
     match answer {
+        Ok(status) if args.json && args.why => println!("{}", why_json(&status)),
         Ok(status) if args.json => println!("{status}"),
+        Ok(status) if args.why => print!("{}", why(&status)),
         Ok(status) => print!("{}", text(&status)),
         Err(e) => {
             eprintln!("toe status: {e}");
@@ -138,6 +144,44 @@ fn counters(out: &mut String, s: &Value) {
     }
 }
 
+/// Reasons with their counts: in total, then by program.
+fn why(s: &Value) -> String {
+    let mut out = String::from("Sockets that are the kernel's, by reason\n");
+    let mut total = Table::new(&["Count", "Reason"]);
+    reasons(&s["why"]).for_each(|(text, n)| total.row(&[n.to_string(), text]));
+    total.print(&mut out, "All programs, ended ones included");
+    let mut each = Table::new(&["Process", "Count", "Reason"]);
+    for r in list(&s["regions"]) {
+        let last = n(r, "why_errno");
+        for (mut text, count) in reasons(&r["why"]) {
+            if last != 0 && text == Why::Engine.text() {
+                let _ = write!(text, " (last: {})", std::io::Error::from_raw_os_error(last as i32));
+            }
+            each.row(&[process(&r["owner"]), count.to_string(), text]);
+        }
+    }
+    each.print(&mut out, "Programs now registered");
+    out.push_str(
+        "\nA program without a daemon cannot tell: absent, full and other versions are told when it registers later.\n",
+    );
+    out
+}
+
+/// Names and counts. A reason that this tool does not know has its key for a name.
+fn reasons(counts: &Value) -> impl Iterator<Item = (String, u64)> + '_ {
+    let text = |key: &str| Why::ALL.iter().find(|w| w.key() == key).map_or(key.to_owned(), |w| w.text().to_owned());
+    counts.as_object().into_iter().flatten().map(move |(key, n)| (text(key), n.as_u64().unwrap_or(0)))
+}
+
+/// The same for programs.
+fn why_json(s: &Value) -> Value {
+    let each = |r: &Value| {
+        let (owner, why) = (&r["owner"], &r["why"]);
+        serde_json::json!({"pid": owner["pid"], "program": owner["program"], "why": why, "last_errno": r["why_errno"]})
+    };
+    serde_json::json!({"why": s["why"], "processes": list(&s["regions"]).iter().map(each).collect::<Vec<_>>()})
+}
+
 /// Left-aligned columns.
 struct Table {
     rows: Vec<Vec<String>>,
@@ -214,6 +258,28 @@ mod tests {
             assert!(text.lines().any(|l| l == line), "{line:?} in:\n{text}");
         }
         assert!(text.contains("33 us") && !text.contains("in_errs"));
+    }
+
+    #[test]
+    fn reasons_by_program() {
+        let status = serde_json::json!({
+            "why": {"rule": 3, "no_listener": 12, "newer_than_we": 1},
+            "regions": [{"owner": {"pid": 5, "program": "curl"}, "why": {"engine_error": 2}, "why_errno": 98},
+                        {"owner": {"pid": 6, "program": "wget"}, "why": {}}],
+        });
+        let text = why(&status);
+        for line in [
+            "3      a rule says kernel",
+            "12     loopback, and no listener on the engine",
+            "1      newer_than_we",
+            "curl pid 5  2      the engine answered with an error (last: Address already in use (os error 98))",
+        ] {
+            assert!(text.lines().any(|l| l == line), "{line:?} in:\n{text}");
+        }
+        let json = why_json(&status);
+        assert_eq!((&json["why"]["rule"], &json["processes"][0]["last_errno"]), (&3.into(), &98.into()));
+        assert_eq!(json["processes"][1]["program"], "wget");
+        assert!(why(&Value::Null).contains("cannot tell"));
     }
 
     #[test]

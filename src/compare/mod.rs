@@ -117,6 +117,7 @@ fn one(w: &Workload, stack: &Stack, places: &Places, dir: &WorkDir, span: Durati
         }
         workload::Ready::Retry => {}
     }
+    let received = stack.received(places);
     let before = stack.daemon_usage() + server.usage();
     let done = loop {
         let client = Child::start(&stack.client.prefix, (w.client)(&context), dir)?;
@@ -127,6 +128,12 @@ fn one(w: &Workload, stack: &Stack, places: &Places, dir: &WorkDir, span: Durati
         }
     };
     let after = stack.daemon_usage() + server.usage();
+    if stack.received(places).iter().zip(&received).any(|(after, before)| after <= before) {
+        return Err(format!(
+            "{}, {}: a daemon carried nothing: the programs used the kernel's TCP",
+            w.name, stack.name
+        ));
+    }
     let values = (w.parse)(&done.text).ok_or_else(|| {
         format!("{}, {}: no figures in the program's output:\n{}", w.name, stack.name, child::tail(&done.text))
     })?;

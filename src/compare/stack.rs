@@ -4,7 +4,7 @@ use super::Only;
 use super::child::{Child, Usage, Words};
 use super::netns::Netns;
 use super::place::{Places, WorkDir};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// One end of a stack.
@@ -26,6 +26,7 @@ pub struct Stack {
     /// Where clients run.
     pub client: Host,
     daemons: Vec<Child>,
+    controls: Vec<PathBuf>,
     _namespaces: Vec<Netns>,
 }
 
@@ -33,6 +34,13 @@ impl Stack {
     /// CPU time of its daemons so far.
     pub fn daemon_usage(&self) -> Usage {
         self.daemons.iter().fold(Usage::default(), |sum, d| sum + d.usage())
+    }
+
+    /// TCP payload that each of its daemons has received in order so far: what tells the engine from a fallback.
+    pub fn received(&self, places: &Places) -> Vec<u64> {
+        let cores = |control: &PathBuf| status(control, places)["cores"].as_array().cloned().unwrap_or_default();
+        let sum = |control| cores(control).iter().map(|c| c["bytes_received"].as_u64().unwrap_or(0)).sum();
+        self.controls.iter().map(sum).collect()
     }
 }
 
@@ -66,6 +74,7 @@ fn kernel(name: &'static str, ips: [&str; 2], prefixes: [Vec<String>; 2], namesp
         server: host(server, ips[0]),
         client: host(client, ips[1]),
         daemons: vec![],
+        controls: vec![],
         _namespaces: namespaces,
     }
 }
@@ -98,7 +107,7 @@ fn engine(places: &Places, dir: &WorkDir) -> Result<Stack, String> {
     }
     let (client, server) = (hosts.pop(), hosts.pop());
     let (Some(client), Some(server)) = (client, server) else { return Err("no hosts".into()) };
-    Ok(Stack { name: "engine TCP", kernel: false, server, client, daemons, _namespaces: vec![] })
+    Ok(Stack { name: "engine TCP", kernel: false, server, client, daemons, controls, _namespaces: vec![] })
 }
 
 fn until_up(daemon: &mut Child, control: &Path, places: &Places) -> Result<(), String> {
@@ -114,9 +123,13 @@ fn until_up(daemon: &mut Child, control: &Path, places: &Places) -> Result<(), S
 }
 
 fn is_up(control: &Path, places: &Places) -> bool {
+    let nics = status(control, places)["nics"].as_array().cloned();
+    nics.is_some_and(|n| !n.is_empty() && n.iter().all(|nic| nic["up"] == true))
+}
+
+/// `toe status --json`; null if the daemon does not answer.
+fn status(control: &Path, places: &Places) -> serde_json::Value {
     let mut command = std::process::Command::new(&places.toe);
-    let Ok(got) = command.args(["status", "--json", "--toed"]).arg(control).output() else { return false };
-    let status: serde_json::Value = serde_json::from_slice(&got.stdout).unwrap_or_default();
-    let nics = status.get("nics").and_then(|n| n.as_array());
-    nics.is_some_and(|n| !n.is_empty() && n.iter().all(|nic| nic.get("up").is_some_and(|u| u == true)))
+    let got = command.args(["status", "--json", "--toed"]).arg(control).output();
+    got.ok().and_then(|got| serde_json::from_slice(&got.stdout).ok()).unwrap_or_default()
 }

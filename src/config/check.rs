@@ -1,6 +1,6 @@
 //! From the file as written to a checked [`Config`]: all that types cannot say.
 
-use super::raw::{RawConfig, RawDaemon, RawFault, RawKind, RawNic, RawPcap, RawPort, RawRule, SlowPathPlace};
+use super::raw::{IoUring, RawConfig, RawDaemon, RawFault, RawKind, RawNic, RawPcap, RawPort, RawRule, SlowPathPlace};
 use super::*;
 use nic_backend::FaultSpec;
 use std::net::Ipv4Addr;
@@ -80,7 +80,9 @@ fn check_daemon(raw: RawDaemon, machine: &Machine) -> Checked<DaemonConfig> {
             SlowPathPlace::Own => false,
             SlowPathPlace::Shared => true,
         },
+        loopback: raw.loopback,
         max_processes_per_user: max,
+        io_uring: raw.io_uring == IoUring::Allow,
         idle_exit: raw.idle_exit_s.map(Duration::from_secs),
     })
 }

@@ -7,7 +7,7 @@ mod raw;
 mod tests;
 
 pub use prefix::Prefix;
-pub use raw::{RuleRole, SlowPathPlace, Stack};
+pub use raw::{Loopback, RuleRole, SlowPathPlace, Stack};
 
 use nic_backend::{FaultConfig, LocalConfig, PcapConfig, PcieLinkConfig, TapConfig};
 use std::net::IpAddr;
@@ -50,8 +50,12 @@ pub struct DaemonConfig {
     pub cores: Vec<Option<usize>>,
     /// The slow path runs on the thread of fast path core 0.
     pub shared_slow_path: bool,
+    /// Who serves 127.0.0.1 and ::1.
+    pub loopback: Loopback,
     /// Regions that one user may have at a time.
     pub max_processes_per_user: usize,
+    /// Apps may use io_uring.
+    pub io_uring: bool,
     /// End when nobody has been registered for so long.
     pub idle_exit: Option<Duration>,
 }

@@ -28,8 +28,21 @@ pub struct RawDaemon {
     pub cores: Option<Spanned<Vec<usize>>>,
     pub pin: Option<bool>,
     pub slow_path: SlowPathPlace,
+    pub loopback: Loopback,
     pub max_processes_per_user: Option<Spanned<usize>>,
     pub idle_exit_s: Option<u64>,
+    pub io_uring: IoUring,
+}
+
+/// What apps that want io_uring are told.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum IoUring {
+    /// ENOSYS, so that libraries use what they have instead.
+    #[default]
+    Refuse,
+    /// The kernel's answer.
+    Allow,
 }
 
 /// Which thread runs the slow path.
@@ -43,6 +56,17 @@ pub enum SlowPathPlace {
     Own,
     /// The thread of fast path core 0.
     Shared,
+}
+
+/// Who serves 127.0.0.1 and ::1.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Loopback {
+    /// The engine between programs that use it, the kernel for all others.
+    #[default]
+    Offload,
+    /// The kernel.
+    Kernel,
 }
 
 /// `[wait]`.

@@ -99,8 +99,12 @@ fn cores() {
     let many: Vec<usize> = (0..17).collect();
     assert!(wrong(&format!("[daemon]\ncores = {many:?}\npin = false"), 2).contains("1 to 16"));
     assert_eq!(parse("[daemon]\ncores = [0, 9]\npin = false").unwrap().daemon.cores, [None, None]);
+    assert!(wrong("[daemon]\nio_uring = 'maybe'", 2).contains("refuse"));
     assert!(wrong("[daemon]\nmax_processes_per_user = 0", 2).contains("above 0"));
     assert!(wrong("[wait]\nspin_us = 10001", 2).contains("spin_us"));
+    assert!(wrong("[daemon]\nloopback = 'engine'", 2).contains("engine"));
+    assert_eq!(parse("[daemon]\nloopback = 'kernel'").unwrap().daemon.loopback, Loopback::Kernel);
+    assert_eq!(parse("").unwrap().daemon.loopback, Loopback::Offload);
 }
 
 #[test]

@@ -4,13 +4,14 @@ use super::engines::{Command, Event, FastEngine, SlowEngine};
 use super::follow::Follow;
 use super::waker::{LiveWaker, WorkerWake};
 use super::worker::{self, Engine, Sleeper, Worker};
-use crate::config::{Config, NicConfig, NicKind};
+use crate::config::{Config, Loopback, NicConfig, NicKind};
 use fastpath::{FastPath, FastPathConfig};
 use mio::{Registry, Waker};
 use nic_backend::fault::Fault;
 use nic_backend::pcap::{Pcap, PcapFile};
 use slowpath::{NicSetup, Route, SlowPath, SlowPathConfig};
 use std::io::{self, Read};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::{Arc, mpsc};
@@ -88,7 +89,8 @@ pub fn start(
     let (up, up_end) = pathq::channel(PATHQ, wake(SLOW_WORKER as usize));
     let (downs, down_ends): (Vec<_>, Vec<_>) = (0..cores).map(|c| pathq::channel(PATHQ, wake(1 + c))).unzip();
     let live: Arc<dyn notify::Waker> = Arc::new(LiveWaker);
-    let slow = SlowPath::new(slow_config(config, setups)?, downs, up_end, live.clone());
+    let mut slow = SlowPath::new(slow_config(config, setups)?, downs, up_end, live.clone());
+    slow.publish_ports(page.clone());
     let slow: Box<dyn Engine> = Box::new(SlowEngine::new(slow, commands_end, events, events_wake));
     let fasts = fast_engines(config, queues, &up, down_ends, &live)?;
 
@@ -209,16 +211,25 @@ fn open_nics(config: &Config) -> io::Result<(Vec<NicSetup>, Vec<Queues>)> {
             name: nic.name.clone(),
             caps: queues[0].caps().clone(),
             up: queues[0].is_up(),
-            addrs: nic.addrs.iter().map(|a| (a.addr, a.len)).collect(),
+            addrs: addresses(config, nic),
             local: matches!(nic.kind, NicKind::Local(_)),
         });
-        let addrs: Vec<String> = nic.addrs.iter().map(|a| a.to_string()).collect();
+        let addrs: Vec<String> = setups[i].addrs.iter().map(|(ip, len)| format!("{ip}/{len}")).collect();
         tracing::info!("link {}: {}", nic.name, addrs.join(", "));
         for (core, queue) in by_core.iter_mut().zip(queues) {
             core.push(queue);
         }
     }
     Ok((setups, by_core))
+}
+
+/// The local link has the loopback addresses as well, if the engine serves them.
+fn addresses(config: &Config, nic: &NicConfig) -> Vec<(IpAddr, u8)> {
+    let mut addrs: Vec<_> = nic.addrs.iter().map(|a| (a.addr, a.len)).collect();
+    if matches!(nic.kind, NicKind::Local(_)) && config.daemon.loopback == Loopback::Offload {
+        addrs.extend([(Ipv4Addr::LOCALHOST.into(), 8), (Ipv6Addr::LOCALHOST.into(), 128)]);
+    }
+    addrs
 }
 
 fn open_nic(nic: &NicConfig) -> io::Result<Queues> {

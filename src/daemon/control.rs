@@ -3,10 +3,14 @@
 //! Everything a client sends is checked here; what makes no sense ends its connection and is counted. A client that does not
 //! read its answers is dropped: nothing here ever waits for one.
 
+mod kept;
+
 use super::engines::Command;
 use super::paths::ControlSocket;
 use super::regions::{Place, Regions};
+use super::relay::Relay;
 use super::sys::{self, Peer};
+use kept::Kept;
 use mio::unix::SourceFd;
 use mio::{Interest, Registry, Token};
 use rustix::io::Errno;
@@ -15,7 +19,7 @@ use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use toe_core::control::{self, MAX_FDS, Reply, Request};
+use toe_core::control::{self, Fds, MAX_FDS, Reply, Request};
 use toe_core::shm::{DaemonPageMap, MAGIC, VERSION};
 
 /// Token of the listening socket.
@@ -71,6 +75,8 @@ pub struct Control {
     page: Arc<DaemonPageMap>,
     conns: HashMap<usize, Conn>,
     next_token: usize,
+    kept: Kept,
+    relay: Option<Relay>,
     /// Given up for a moment to accept, and so refuse, a connection when descriptors run out.
     spare: Option<OwnedFd>,
     /// Regions and their processes.
@@ -94,6 +100,8 @@ impl Control {
             page,
             conns: HashMap::new(),
             next_token: FIRST_CONN,
+            kept: Kept::default(),
+            relay: None,
             spare: spare(),
             regions,
             stats: ControlStats::default(),
@@ -109,13 +117,14 @@ impl Control {
 
     /// Nobody connected?
     pub fn is_idle(&self) -> bool {
-        self.conns.is_empty()
+        self.conns.is_empty() && self.kept.is_empty()
     }
 
     /// Something happened at `token`.
     pub fn event(&mut self, token: Token) {
         match token {
             LISTENER => self.accept(),
+            Token(token) if kept::is_kept(token) => self.kept_event(token),
             Token(conn) => self.serve(conn),
         }
     }
@@ -152,7 +161,7 @@ impl Control {
             return;
         }
         let token = self.next_token;
-        self.next_token = token.wrapping_add(1).max(FIRST_CONN);
+        self.next_token = kept::conn_token(token.wrapping_add(1)).max(FIRST_CONN);
         if self.registry.register(&mut SourceFd(&fd.as_raw_fd()), Token(token), interest()).is_err() {
             return;
         }
@@ -165,8 +174,8 @@ impl Control {
         for _ in 0..BATCH {
             let Some(conn) = self.conns.get(&token) else { return };
             match control::recv::<Request>(conn.fd.as_fd(), RecvFlags::DONTWAIT) {
-                Ok(Some((request, _fds))) => {
-                    let next = self.request(token, &request);
+                Ok(Some((request, fds))) => {
+                    let next = self.request(token, &request, fds);
                     if !self.answer(token, next) {
                         return self.close(token);
                     }
@@ -185,7 +194,7 @@ impl Control {
         }
     }
 
-    fn request(&mut self, token: usize, r: &Request) -> Next {
+    fn request(&mut self, token: usize, r: &Request, fds: Fds) -> Next {
         if r.magic != MAGIC {
             return Next::Malformed;
         }
@@ -218,7 +227,8 @@ impl Control {
                 }
                 Next::Later
             }
-            (control::OP_ADOPT, _) => self.refuse(Errno::NOSYS),
+            (control::OP_KEEP, _) => self.keep(peer, place, r, fds),
+            (control::OP_ADOPT, _) => self.adopt(token, peer, place, r, fds),
             (control::OP_EVSET | control::OP_PID, _) => self.refuse(Errno::PERM),
             (control::OP_HELLO | control::OP_CHILD | control::OP_STATUS, _) => self.refuse(Errno::INVAL),
             _ => Next::Malformed,

@@ -131,7 +131,10 @@ fn errno(e: Errno) -> u32 {
 
 #[test]
 fn hello_gives_descriptors_and_rules() {
-    let rig = Rig::new("[[nic]]\nname='l'\nkind='local'\naddr=['127.77.0.1/24']\n[tcp]\nsndbuf=65536", String::new());
+    let rig = Rig::new(
+        "[[nic]]\nname='l'\nkind='local'\naddr=['127.77.0.1/24']\n[tcp]\nsndbuf=65536\n[daemon]\nio_uring='allow'",
+        String::new(),
+    );
     let path = SocketPath::try_from(rig.path.as_os_str().as_encoded_bytes()).unwrap();
     let link = Link::register(&path, b"/usr/bin/prog\n", 0).unwrap();
     let uid = rustix::process::getuid().as_raw();
@@ -139,6 +142,7 @@ fn hello_gives_descriptors_and_rules() {
     assert_eq!(rig.told(), Told::Proc(RegionId(1), ProcId(0)));
     let header = &link.region.layout().header;
     assert_eq!(header.default_sndbuf.load(std::sync::atomic::Ordering::Relaxed), 65536);
+    assert_eq!(header.policy.load(std::sync::atomic::Ordering::Relaxed), toe_core::shm::policy::IO_URING);
     assert_eq!(header.workers.load(std::sync::atomic::Ordering::Relaxed), 2);
     let engine = toe_core::app::rules::decide(header, toe_core::app::Role::Connect, "127.77.0.2:1".parse().unwrap());
     assert_eq!(engine, toe_core::app::Action::Engine);

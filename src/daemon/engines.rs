@@ -34,12 +34,14 @@ pub enum Command {
     Abort,
 }
 
-/// From the slow path to the control socket's thread.
+/// From the slow path and the relay to the control socket's thread.
 pub enum Event {
     /// The status for connection `.0`, as JSON.
     Status(u64, serde_json::Value),
     /// Nothing is left to close.
     Drained,
+    /// The relay is done with kept socket `.0`.
+    RelayEnded(usize),
 }
 
 /// Fast path core.

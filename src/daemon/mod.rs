@@ -7,6 +7,7 @@ mod follow;
 pub mod paths;
 mod ready;
 mod regions;
+mod relay;
 mod robust;
 mod signals;
 mod sys;
@@ -23,6 +24,7 @@ use engines::{Command, Event};
 use mio::{Events, Interest, Poll, Token, Waker};
 use paths::ControlSocket;
 use regions::Regions;
+use relay::Relay;
 use robust::Alive;
 use rustix::process::{Resource, Rlimit};
 use signals::Signals;
@@ -113,13 +115,15 @@ impl Daemon {
         let poll = Poll::new()?;
         let waker = Arc::new(Waker::new(poll.registry(), ENGINES)?);
         let (events_in, events) = mpsc::channel();
+        let relay = Relay::new(socket.path(), events_in.clone(), waker.clone());
         let mut threads = assemble::start(&config, &page, events_in, waker)?;
         poll.registry().register(signals.source(), SIGNALS, Interest::READABLE)?;
         let config = Arc::new(config);
         let commands = threads.commands.take().ok_or_else(|| io::Error::other("no command queue"))?;
         let regions = Regions::new(config.clone(), std::mem::take(&mut threads.registries), commands);
         let path = socket.path().to_path_buf();
-        let control = Control::new(socket, poll.registry().try_clone()?, page, regions)?;
+        let mut control = Control::new(socket, poll.registry().try_clone()?, page, regions)?;
+        control.relay_by(relay);
         let now = Instant::now();
         let (phase, idle_since, started) = (Phase::Serving, now, now);
         Ok(Daemon { config, poll, control, threads, events, signals, phase, idle_since, started, path })
@@ -130,7 +134,8 @@ impl Daemon {
         while self.phase != Phase::Ended {
             let flushed = self.control.regions.flush();
             let retry = (!flushed).then_some(RETRY);
-            let timeout = self.deadline().map(|at| at.saturating_duration_since(Instant::now()));
+            let next = self.deadline().into_iter().chain(self.control.next_due()).min();
+            let timeout = next.map(|at| at.saturating_duration_since(Instant::now()));
             match self.poll.poll(&mut events, timeout.into_iter().chain(retry).min()) {
                 Err(e) if e.kind() != io::ErrorKind::Interrupted => return Err(e),
                 _ => {}
@@ -142,6 +147,7 @@ impl Daemon {
                     token => self.control.event(token),
                 }
             }
+            self.control.check_due(Instant::now());
             self.check_deadline();
         }
         Ok(())
@@ -172,6 +178,7 @@ impl Daemon {
                     self.control.status(id, &text);
                 }
                 Event::Drained => self.phase = Phase::Ended,
+                Event::RelayEnded(token) => self.control.relay_ended(token),
             }
         }
     }

@@ -3,7 +3,7 @@
 use super::engines::Command;
 use super::sys::Peer;
 use super::worker::{forget_kicks, watch_kicks};
-use crate::config::Config;
+use crate::config::{Config, Loopback};
 use crate::rules;
 use mio::Registry;
 use rustix::event::{EventfdFlags, eventfd};
@@ -13,10 +13,11 @@ use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
-use toe_core::ids::{EvSetId, ProcId, RegionId};
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::fence;
+use toe_core::ids::{EvSetId, ProcId, RegionId, SockId};
 use toe_core::pathq::Sender;
-use toe_core::shm::{MAX_EVSETS, MAX_PROCS, Region};
+use toe_core::shm::{MAX_EVSETS, MAX_PROCS, Region, SockSlot, kept, policy};
 
 /// Regions of all users together: address space is what they cost.
 const MAX_REGIONS: usize = 8192;
@@ -37,6 +38,8 @@ struct Entry {
     procs: Vec<bool>,
     /// One for each worker.
     kicks: Vec<OwnedFd>,
+    /// Our own bit, by which we hold kept sockets, and how many they are.
+    keeper: Option<(ProcId, usize)>,
 }
 
 /// All regions that a living process has.
@@ -97,8 +100,11 @@ impl Regions {
         let header = &region.layout().header;
         header.default_sndbuf.store(self.config.tcp.sndbuf, Relaxed);
         header.default_rcvbuf.store(self.config.tcp.rcvbuf, Relaxed);
+        header.loopback.store((self.config.daemon.loopback == Loopback::Offload).into(), Relaxed);
+        header.policy.store(if self.config.daemon.io_uring { policy::IO_URING } else { 0 }, Relaxed);
         rules::publish(&rules::compile(&self.config, program, peer.uid), header);
-        let mut entry = Entry { region: Arc::new(region), uid: peer.uid, procs: vec![false; MAX_PROCS], kicks: vec![] };
+        let (procs, region) = (vec![false; MAX_PROCS], Arc::new(region));
+        let mut entry = Entry { region, uid: peer.uid, procs, kicks: vec![], keeper: None };
         for registry in &self.registries {
             let fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
             if let Err(e) = watch_kicks(registry, fd.as_raw_fd()) {
@@ -162,6 +168,78 @@ impl Regions {
         }
     }
 
+    /// Whose is it?
+    pub fn uid(&self, region: RegionId) -> Option<u32> {
+        self.entries.get(&region).map(|e| e.uid)
+    }
+
+    /// The slot of a socket.
+    pub fn slot(&self, region: RegionId, sock: SockId) -> Option<&SockSlot> {
+        self.entries.get(&region)?.region.sock(sock)
+    }
+
+    /// The same with its region.
+    pub fn shared_slot(&self, region: RegionId, sock: SockId) -> Option<(&Region, &SockSlot)> {
+        let region = &self.entries.get(&region)?.region;
+        Some((region, region.sock(sock)?))
+    }
+
+    /// One more process for a region, by a fresh bit.
+    pub fn join(&mut self, region: RegionId, pid: u32) -> Result<Place, Errno> {
+        let entry = self.entries.get(&region).ok_or(Errno::NOENT)?;
+        let proc = ProcId(entry.region.layout().proc_pool.pop().ok_or(Errno::NOSPC)?);
+        // An app may have spoiled the pool.
+        if entry.procs.get(proc.index()) != Some(&false) {
+            return Err(Errno::NOSPC);
+        }
+        self.set_proc(region, proc, true);
+        self.command(Command::ProcAttached(region, proc, pid));
+        Ok(Place { region, proc })
+    }
+
+    /// Sets the bit of `place` in a socket that somebody holds.
+    pub fn hold(&self, place: Place, sock: SockId) {
+        if let Some(slot) = self.slot(place.region, sock) {
+            slot.holders[place.proc.index() / 64].fetch_or(1 << (place.proc.index() % 64), SeqCst);
+        }
+    }
+
+    /// We hold `sock` ourselves from now on.
+    pub fn keep(&mut self, region: RegionId, sock: SockId) -> Result<(), Errno> {
+        let keeper = self.entries.get(&region).ok_or(Errno::NOENT)?.keeper;
+        let (proc, count) = match keeper {
+            Some(keeper) => keeper,
+            None => (self.join(region, std::process::id())?.proc, 0),
+        };
+        if let Some(entry) = self.entries.get_mut(&region) {
+            entry.keeper = Some((proc, count + 1));
+        }
+        self.hold(Place { region, proc }, sock);
+        if let Some(slot) = self.slot(region, sock) {
+            slot.kept.fetch_or(kept::KEPT, SeqCst);
+        }
+        Ok(())
+    }
+
+    /// We hold `sock` no more; if nobody else does, its owner closes it.
+    pub fn unkeep(&mut self, region: RegionId, sock: SockId) {
+        let Some(entry) = self.entries.get_mut(&region) else { return };
+        let Some((proc, count)) = entry.keeper else { return };
+        entry.keeper = (count > 1).then_some((proc, count - 1));
+        let last = entry.keeper.is_none();
+        if let Some(slot) = entry.region.sock(sock) {
+            slot.kept.store(0, SeqCst);
+            slot.holders[proc.index() / 64].fetch_and(!(1 << (proc.index() % 64)), SeqCst);
+            fence(SeqCst);
+            if slot.holders.iter().all(|w| w.load(SeqCst) == 0) {
+                entry.kick(slot.owner.load(SeqCst), sock);
+            }
+        }
+        if last {
+            self.gone(Place { region, proc });
+        }
+    }
+
     fn set_proc(&mut self, region: RegionId, proc: ProcId, alive: bool) {
         if let Some(bit) = self.entries.get_mut(&region).and_then(|e| e.procs.get_mut(proc.index())) {
             *bit = alive;
@@ -170,6 +248,14 @@ impl Regions {
 }
 
 impl Entry {
+    /// As an app does it; the worker is woken whether it sleeps or not.
+    fn kick(&self, worker: u32, sock: SockId) {
+        self.region.kick(worker, sock);
+        if let Some(fd) = self.kicks.get(worker as usize) {
+            let _ = rustix::io::write(fd, &1u64.to_ne_bytes());
+        }
+    }
+
     /// Apps may hold the descriptors longer than we do: they must be out of the polls before.
     fn forget_kicks(&mut self, registries: &[Registry]) {
         for (registry, fd) in registries.iter().zip(self.kicks.drain(..)) {

@@ -1,4 +1,4 @@
-//! What no safe crate offers: the peer's credentials, where its process may be invisible to us. `unsafe`: getsockopt.
+//! What no safe crate offers: the peer's credentials, where its process may be invisible to us, and cookies. `unsafe`: getsockopt.
 
 #![allow(unsafe_code)]
 
@@ -27,4 +27,16 @@ pub fn peer(fd: BorrowedFd<'_>) -> io::Result<Peer> {
         0 => Ok(Peer { pid: cred.pid as u32, uid: cred.uid }),
         _ => Err(io::Error::last_os_error()),
     }
+}
+
+/// `SO_COOKIE`: a socket's identity, the same through all its descriptors.
+pub fn cookie(fd: BorrowedFd<'_>) -> io::Result<u64> {
+    let mut cookie = 0u64;
+    let mut len = size_of::<u64>() as libc::socklen_t;
+    // SAFETY: both pointers are to locals of the given length.
+    let result = unsafe {
+        let to = (&raw mut cookie).cast();
+        libc::getsockopt(fd.as_raw_fd(), libc::SOL_SOCKET, libc::SO_COOKIE, to, &mut len)
+    };
+    if result == 0 { Ok(cookie) } else { Err(io::Error::last_os_error()) }
 }

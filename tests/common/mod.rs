@@ -5,6 +5,7 @@
 #[path = "../../src/compare/netns.rs"]
 mod netns;
 mod proc;
+mod proof;
 mod rig;
 #[path = "../../src/testing.rs"]
 mod testing;
@@ -12,6 +13,7 @@ mod wait;
 
 pub use netns::Netns;
 pub use proc::{Cmd, Proc};
+pub use proof::{Moved, carried};
 pub use rig::{Alone, Ip, Rig, RigSpec, Side, alone};
 pub use testing::TempDir;
 pub use wait::wait_for;

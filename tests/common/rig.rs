@@ -30,6 +30,8 @@ pub struct RigSpec {
     pub plain_tap: bool,
     /// TOML list of fast path cores.
     pub cores: Option<&'static str>,
+    /// More of the `[daemon]` table.
+    pub daemon: Option<&'static str>,
 }
 
 /// One end.
@@ -167,6 +169,18 @@ impl Rig {
         Some(rig)
     }
 
+    /// One daemon, and the loopback addresses.
+    pub fn loopback(spec: &RigSpec) -> Rig {
+        let mut rig = Rig::bare(alone(), TempDir::new(), None, ["127.0.0.1", "::1"], ["127.0.0.1", "::1"]);
+        if !kernel_only() {
+            let control = rig.start_daemon("a", "kind = \"local\"\n", spec, true);
+            rig.a.control = Some(control.clone());
+            rig.b.control = Some(control);
+            rig.wait_up();
+        }
+        rig
+    }
+
     /// A daemon on a TAP device, and the kernel's TCP behind it, in one namespace.
     pub fn tap(test: &str, spec: &RigSpec) -> Option<Rig> {
         let alone = alone();
@@ -223,6 +237,9 @@ impl Rig {
         let mut toml = format!("[daemon]\nsocket = \"{}\"\npin = false\n", control.display());
         if let Some(cores) = spec.cores {
             toml += &format!("cores = {cores}\n");
+        }
+        if let Some(daemon) = spec.daemon {
+            toml += &format!("{daemon}\n");
         }
         toml += &format!("\n[[nic]]\nname = \"{name}0\"\n{nic}");
         if let Some(fault) = spec.fault {

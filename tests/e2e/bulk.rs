@@ -1,6 +1,6 @@
 //! Seeded bytes both ways at once, compared at each end and by hash across, with 1, 16 and 200 connections.
 
-use crate::common::{Ip, RigSpec, bulk_bytes, fault_bytes, port};
+use crate::common::{Ip, Moved, RigSpec, bulk_bytes, fault_bytes, port};
 use crate::{Pairing, on};
 use std::time::Duration;
 
@@ -35,6 +35,7 @@ fn transfer(test: &str, case: Case) {
         let expect = [("bytes_up", bytes), ("bytes_down", bytes), ("connections", n)];
         assert!(expect.iter().all(|(k, v)| json[k] == *v) && json["verified"] == true, "{json}");
         assert!(serving.ended().is_none() && serving.err().is_empty(), "{}", serving.describe());
+        Moved::both(bytes)
     });
 }
 

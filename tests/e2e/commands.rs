@@ -1,6 +1,6 @@
 //! The commands of the README, as a user types them, with a daemon that `toe run` starts itself.
 
-use crate::common::{Alone, Cmd, Proc, TempDir, alone, port, program, wait_for};
+use crate::common::{Alone, Cmd, Proc, TempDir, alone, carried, port, program, wait_for};
 use rustix::process::{Pid, Signal};
 use std::path::Path;
 use std::time::Duration;
@@ -64,7 +64,10 @@ fn run_and_status() {
     let status = session.toe("status").run_ok(LIMIT);
     assert!(status.out.contains(&port.to_string()), "the listener is shown: {status:?}");
     let json = session.toe("status --json").run_ok(LIMIT);
-    assert!(serde_json::from_str::<serde_json::Value>(&json.out).is_ok(), "{json:?}");
+    let json: serde_json::Value = serde_json::from_str(&json.out).expect("JSON");
+    // Both ends are this daemon's.
+    let (sent, received, listing) = (carried(&json).0, carried(&json).1, got.out.len() as u64);
+    assert!(sent >= listing && received >= listing, "the engine carried it: {json:#}");
     // The kernel knows nothing of this server.
     let plain = Cmd::new(&[], &curl, session.dir.path()).args("-sS").arg(&url).run(LIMIT);
     assert!(!plain.status.success(), "{plain:?}");

@@ -1,12 +1,14 @@
 //! What happens when somebody goes away: the peer resets, an app is killed, the daemon is killed.
 
-use crate::common::{Ip, Proc, RigSpec, Side, port, wait_for};
-use crate::{Pairing, on, on_each_pairing};
+use crate::common::{Ip, Moved, Proc, RigSpec, Side, port, wait_for};
+use crate::{Pairing, on, on_doomed, on_each_pairing};
 use rustix::process::Signal;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 const LIMIT: Duration = Duration::from_secs(30);
+/// `toe-peer`'s first words on every connection, bytes.
+const HELLO: u64 = 64;
 
 on_each_pairing!(reset_wakes_a_blocked_read, killed_server, killed_client);
 
@@ -22,6 +24,7 @@ fn reset_wakes_a_blocked_read(pairing: Pairing, test: &str) {
         serving.say("now");
         let got = reader.wait(LIMIT);
         assert_eq!(got.json()["read"], "ECONNRESET", "{got:?}");
+        Moved { up: HELLO + 1, down: 0 }
     });
 }
 
@@ -35,6 +38,7 @@ fn killed_server(pairing: Pairing, test: &str) {
         for (daemon, before) in rig.daemons.iter().zip(before) {
             wait_for("the daemon to let go of regions", LIMIT, || (daemon.memfds() == before).then_some(()));
         }
+        Moved { up: 5 * HELLO, down: 0 }
     });
 }
 
@@ -72,13 +76,14 @@ fn killed_client(pairing: Pairing, test: &str) {
         let small = client.peer("stream --up 1000000 --down 1000000 --connect").arg(addr).run_ok(LIMIT);
         assert_eq!(small.json()["verified"], true);
         assert!(serving.ended().is_none(), "{}", serving.describe());
+        Moved::both(1_000_000)
     });
 }
 
 /// `kill -9` of `toed`: every blocked call of its apps ends within a second, new sockets are the kernel's.
 #[test]
 fn killed_daemon() {
-    on(Pairing::PcieLink, "failure::killed_daemon", &RigSpec::default(), |rig, server, client| {
+    on_doomed(Pairing::PcieLink, "failure::killed_daemon", &RigSpec::default(), |rig, server, client| {
         if !rig.has_engine() {
             return;
         }
@@ -87,6 +92,7 @@ fn killed_daemon() {
         let mut blocked = client.peer("block --connect").arg(addr).arg("--listen").arg(mine).spawn();
         blocked.until("blocked", LIMIT);
         blocked.until_asleep(LIMIT);
+        rig.prove(server, client, Moved { up: 3 * HELLO, down: 0 });
         let start = Instant::now();
         rig.daemons[0].proc.signal(Signal::KILL);
         let got = blocked.wait(LIMIT);
@@ -100,7 +106,7 @@ fn killed_daemon() {
 /// The peer's daemon notices, too: connections over the dead link end.
 #[test]
 fn killed_daemon_of_the_peer() {
-    on(Pairing::PcieLink, "failure::killed_daemon_of_the_peer", &RigSpec::default(), |rig, server, client| {
+    on_doomed(Pairing::PcieLink, "failure::killed_daemon_of_the_peer", &RigSpec::default(), |rig, server, client| {
         if !rig.has_engine() {
             return;
         }
@@ -108,6 +114,7 @@ fn killed_daemon_of_the_peer() {
         let _serving = server.serve_for(client, Ip::V4, addr, "");
         let mut reader = client.peer("hold --connect").arg(addr).spawn();
         reader.until("reading", LIMIT);
+        rig.prove(server, client, Moved { up: HELLO, down: 0 });
         rig.daemons[1].proc.signal(Signal::KILL);
         let mut status = Default::default();
         wait_for("link down", LIMIT, || {
@@ -131,17 +138,23 @@ fn new_sockets_are_the_kernels(side: &Side, port: u16) {
 /// SIGTERM: connections are closed properly, the peer is told, the daemon ends with status 0.
 #[test]
 fn stopped_daemon_tells_the_peers() {
-    on(Pairing::TapServer, "failure::stopped_daemon_tells_the_peers", &RigSpec::default(), |rig, server, client| {
-        if !rig.has_engine() {
-            return;
-        }
-        let addr = server.addr(Ip::V4, port());
-        let _serving = server.serve_for(client, Ip::V4, addr, "");
-        let mut reader = client.peer("hold --connect").arg(addr).spawn();
-        reader.until("reading", LIMIT);
-        rig.daemons[0].proc.signal(Signal::TERM);
-        let got = reader.wait(LIMIT);
-        let how = got.json()["read"].clone();
-        assert!(how == "end" || how == "ECONNRESET", "{got:?}");
-    });
+    on_doomed(
+        Pairing::TapServer,
+        "failure::stopped_daemon_tells_the_peers",
+        &RigSpec::default(),
+        |rig, server, client| {
+            if !rig.has_engine() {
+                return;
+            }
+            let addr = server.addr(Ip::V4, port());
+            let _serving = server.serve_for(client, Ip::V4, addr, "");
+            let mut reader = client.peer("hold --connect").arg(addr).spawn();
+            reader.until("reading", LIMIT);
+            rig.prove(server, client, Moved { up: HELLO, down: 0 });
+            rig.daemons[0].proc.signal(Signal::TERM);
+            let got = reader.wait(LIMIT);
+            let how = got.json()["read"].clone();
+            assert!(how == "end" || how == "ECONNRESET", "{got:?}");
+        },
+    );
 }

@@ -1,6 +1,6 @@
 //! Idle connections cost no CPU: ten seconds of nothing, as the acceptance list asks for, then each one still works.
 
-use crate::common::{Ip, RigSpec, port};
+use crate::common::{Ip, Moved, RigSpec, port};
 use crate::{Pairing, on};
 use std::time::{Duration, Instant};
 
@@ -31,6 +31,8 @@ fn idle(pairing: Pairing, test: &str, connections: u32) {
         assert!(used <= ALLOWED, "the client used {used} ticks in {SPAN:?}");
         idler.end_stdin();
         assert_eq!(idler.wait_ok(LIMIT).json()["verified"], true);
+        // One byte each way before and after.
+        Moved::both(2 * u64::from(connections))
     });
 }
 

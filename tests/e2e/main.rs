@@ -5,15 +5,18 @@
 mod common;
 
 mod bulk;
+mod calls;
 mod capture;
 mod commands;
 mod failure;
 mod idle;
+mod inherit;
+mod loopback;
 mod programs;
 mod python;
 mod web;
 
-use common::{Rig, RigSpec, Side};
+use common::{Moved, Rig, RigSpec, Side};
 
 /// Which end serves over which link.
 #[derive(Clone, Copy, Debug)]
@@ -26,8 +29,16 @@ enum Pairing {
     TapClient,
 }
 
-/// Builds the rig and hands out (rig, server, client).
-fn on(pairing: Pairing, test: &str, spec: &RigSpec, body: impl FnOnce(&Rig, &Side, &Side)) {
+/// Builds the rig, hands out (rig, server, client), and checks that the engines carried what `body` says was moved.
+fn on(pairing: Pairing, test: &str, spec: &RigSpec, body: impl FnOnce(&Rig, &Side, &Side) -> Moved) {
+    on_doomed(pairing, test, spec, |rig, server, client| {
+        let moved = body(rig, server, client);
+        rig.prove(server, client, moved);
+    });
+}
+
+/// The same for tests that end a daemon: they call [`Rig::prove`] before.
+fn on_doomed(pairing: Pairing, test: &str, spec: &RigSpec, body: impl FnOnce(&Rig, &Side, &Side)) {
     let rig = match pairing {
         Pairing::PcieLink => Rig::pcielink(test, spec),
         _ => Rig::tap(test, spec),

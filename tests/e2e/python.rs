@@ -1,6 +1,6 @@
 //! Python: the standard web server with urllib, asyncio, and bytes sent just before a long sleep.
 
-use crate::common::{Ip, RigSpec, port, program, script};
+use crate::common::{Ip, Moved, RigSpec, port, program, script};
 use crate::{Pairing, on, on_each_pairing};
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -23,6 +23,7 @@ fn http_server(pairing: Pairing, test: &str) {
         let run = client.cmd(&python).arg(script("fetch.py")).arg(format!("http://{ip}:{port}/file"));
         let got = run.arg(www.join("file").display()).args("10").run(LIMIT);
         assert!(got.status.success() && got.out.trim() == "same 10", "{got:?}\n{}", serving.describe());
+        Moved { up: 0, down: 10 * body.len() as u64 }
     });
 }
 
@@ -36,6 +37,7 @@ fn asyncio_echo(pairing: Pairing, test: &str) {
         let run = client.cmd(&python).arg(script("asyncio_echo.py")).args(&format!("connect {ip} {port} 50 200000"));
         let got = run.run(LIMIT);
         assert!(got.status.success() && got.out.trim() == "echoed 50 x 200000", "{got:?}\n{}", serving.describe());
+        Moved::both(50 * 200_000)
     });
 }
 
@@ -51,5 +53,6 @@ fn sent_before_sleep(pairing: Pairing, test: &str) {
         let mut sender = run.args(&format!("connect {ip} {port}")).spawn();
         serving.until("got 300000", LIMIT);
         assert!(sender.ended().is_none(), "the sender sleeps: {}", sender.describe());
+        Moved { up: 300_000, down: 0 }
     });
 }

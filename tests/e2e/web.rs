@@ -1,6 +1,6 @@
 //! nginx with curl and wrk, small and large files, `sendfile`, keep-alive and `Connection: close`.
 
-use crate::common::{Ip, RigSpec, Side, port, program};
+use crate::common::{Ip, Moved, RigSpec, Side, port, program};
 use crate::{Pairing, on, on_each_pairing};
 use std::net::SocketAddr;
 use std::path::Path;
@@ -24,20 +24,23 @@ fn nginx(pairing: Pairing, test: &str) {
         let run = server.cmd(&nginx).args("-e stderr -c").arg(dir.join("nginx.conf").display());
         let mut serving = run.arg("-p").arg(dir.display()).spawn();
         client.probe(addr);
+        let mut down = 0;
         for (name, bytes) in &files {
-            fetch(&curl, client, dir, addr, name, bytes);
+            let mut fetched = fetch(&curl, client, dir, addr, name, bytes);
             for header in ["Connection: keep-alive", "Connection: close"] {
-                load(&wrk, client, addr, name, header);
+                fetched += load(&wrk, client, addr, name, header);
             }
+            down += fetched * bytes.len() as u64;
         }
         assert!(serving.ended().is_none(), "{}", serving.describe());
         serving.signal(rustix::process::Signal::TERM);
         serving.wait_ok(LIMIT);
+        Moved { up: 0, down }
     });
 }
 
-/// Two transfers over one connection, and one over a connection of its own.
-fn fetch(curl: &Path, client: &Side, dir: &Path, addr: SocketAddr, name: &str, bytes: &[u8]) {
+/// Two transfers over one connection, and one over a connection of its own: three.
+fn fetch(curl: &Path, client: &Side, dir: &Path, addr: SocketAddr, name: &str, bytes: &[u8]) -> u64 {
     let url = format!("http://{addr}/{name}");
     let urls = format!("-sSf --http1.1 {url} -o got1 {url} -o got2");
     client.cmd(curl).args(&urls).run_ok(LIMIT);
@@ -47,15 +50,18 @@ fn fetch(curl: &Path, client: &Side, dir: &Path, addr: SocketAddr, name: &str, b
         let same = std::fs::read(dir.join(got)).expect("curl's file") == bytes;
         assert!(same, "{got} of {url} is another file");
     }
+    3
 }
 
-fn load(wrk: &Path, client: &Side, addr: SocketAddr, name: &str, header: &str) {
+/// The number of answers.
+fn load(wrk: &Path, client: &Side, addr: SocketAddr, name: &str, header: &str) -> u64 {
     let run = client.cmd(wrk).args("-t 2 -c 16 -d 2 -H").arg(header).arg(format!("http://{addr}/{name}"));
     let got = run.run_ok(LIMIT);
     let requests = got.out.lines().find_map(|l| l.trim().split_once(" requests in"));
     let count: u64 = requests.and_then(|(n, _)| n.parse().ok()).unwrap_or(0);
     assert!(count > 50, "{name}, {header}: {got:?}");
     assert!(!got.out.contains("Socket errors") && !got.out.contains("Non-2xx"), "{name}, {header}: {got:?}");
+    count
 }
 
 fn configuration(dir: &Path, addr: SocketAddr) -> String {

@@ -19,6 +19,8 @@ def get(i):
     want = value(i)
     expect(b"VALUE key%d 0 %d\r\n" % (i, len(want)))
     assert file.read(len(want)) == want, i
+    global down
+    down += len(want)
     expect(b"\r\n")
     expect(b"END\r\n")
 
@@ -27,9 +29,10 @@ def set_command(i):
     return b"set key%d 0 0 %d\r\n%s\r\n" % (i, len(value(i)), value(i))
 
 
-checked = 0
+checked = up = down = 0
 for i in range(1000):
     sock.sendall(set_command(i))
+    up += len(value(i))
     expect(b"STORED\r\n")
     sock.sendall(b"get key%d\r\n" % i)
     get(i)
@@ -40,4 +43,4 @@ for start in range(0, 1000, 20):
     for i in batch:
         get(i)
         checked += 1
-print("ok", checked)
+print("ok", checked, up, down)

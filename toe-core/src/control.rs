@@ -25,11 +25,27 @@ pub const OP_CHILD: u32 = 2;
 pub const OP_PID: u32 = 3;
 /// The app wants the eventfd of event set `arg` of `region`. Reply: one eventfd.
 pub const OP_EVSET: u32 = 4;
-/// A process holds a placeholder with cookie `cookie` (inherited by exec, or received): where does it belong? Reply:
-/// region memfd and fds as for HELLO, `region`, `proc` (a fresh bit, set on the socket), `arg` = socket. For later issues.
+/// A process has the placeholder of a kept socket (inherited over exec, or received) and sends it along as proof: where does
+/// it belong? Only for the region's own user. On a fresh connection the reply carries a region's descriptors as for HELLO, and
+/// `proc` is a new bit; on one that has a place in the right region it carries none. In both cases the bit is set in the
+/// socket, and `arg` is its number. EXDEV: it is of another region, namely `region`. ENOENT: no socket is kept under this
+/// placeholder's cookie. The daemon's own relay sends no placeholder but names `region` and `arg`.
 pub const OP_ADOPT: u32 = 5;
 /// `toe status`: the reply is a sequence of packets of JSON text, ended by an empty one; the connection then closes.
 pub const OP_STATUS: u32 = 6;
+
+/// Socket `arg` of `region`, whose placeholder has `cookie`, is about to leave its processes (exec, SCM_RIGHTS): the daemon is to
+/// hold it as long as any process has the placeholder. The packet carries the other end of the placeholder's connection; none
+/// if the placeholder was kept before, for this or for a former slot. `proc` says how, one of the `KEEP_*`. Also on a
+/// connection without a place, for the region's own user.
+pub const OP_KEEP: u32 = 7;
+
+/// `OP_KEEP`: who gets the placeholder has the shim and will adopt it.
+pub const KEEP_FOR_SHIM: u32 = 0;
+/// `OP_KEEP`: it goes off in a message. Whoever gets it adopts it soon, or has not the shim.
+pub const KEEP_IN_MESSAGE: u32 = 1;
+/// `OP_KEEP`: who gets it has not the shim: relay at once.
+pub const KEEP_RELAY: u32 = 2;
 
 /// From app (or tool) to daemon.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]

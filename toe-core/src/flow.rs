@@ -6,7 +6,7 @@ use crate::shm::Region;
 use crate::time::Duration;
 use core::fmt;
 use core::hash::{Hash, Hasher};
-use core::net::{IpAddr, SocketAddr};
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
 /// The 4-tuple, from our side. IPv4 stays `IpAddr::V4` (a v4-mapped socket is the shim's affair).
@@ -75,6 +75,11 @@ impl fmt::Display for FlowKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} -> {}", self.local(), self.remote())
     }
+}
+
+/// An address that engine and kernel share, 127.0.0.1 or ::1: whoever has a listener there is reached.
+pub fn is_shared(ip: IpAddr) -> bool {
+    ip == Ipv4Addr::LOCALHOST || ip == Ipv6Addr::LOCALHOST
 }
 
 /// Congestion control algorithms of the fast path.

@@ -92,6 +92,13 @@ pub enum Up {
         /// Abilities.
         caps: NicCaps,
     },
+    /// A request of a socket that the core has no flow of: the app read `owner` just before the flow ended.
+    Kick {
+        /// App.
+        region: RegionId,
+        /// Slot.
+        sock: SockId,
+    },
     /// Answer to `Down::Report`.
     Report {
         /// Core.
@@ -174,11 +181,19 @@ pub struct CoreStats {
     pub flows: u64,
     pub in_segs: u64,
     pub out_segs: u64,
+    /// Payload bytes sent for the first time.
+    pub bytes_sent: u64,
+    /// Payload bytes received in order.
+    pub bytes_received: u64,
     pub in_errs: u64,
     pub in_csum_errs: u64,
     pub retrans_segs: u64,
     pub fast_retrans: u64,
+    /// Retransmissions found lost without a time-out.
+    pub lost_retransmits: u64,
     pub timeouts: u64,
+    /// Tail loss probes.
+    pub loss_probes: u64,
     pub header_prediction_hits: u64,
     pub out_of_order: u64,
     pub duplicate_segs: u64,

@@ -85,6 +85,8 @@ pub struct Host {
     pub region: Arc<Region>,
     pub apps: Vec<App>,
     pub closed: Vec<(FlowId, CloseKind)>,
+    /// Kicks that were passed on.
+    pub kicked: Vec<SockId>,
     pub timeouts: Vec<TimerKind>,
     time_waits: Vec<(FlowKey, [u8; 14], TimeWait)>,
     /// Answer time-outs at once.
@@ -100,8 +102,8 @@ impl Host {
         let fp = FastPath::new(cfg, vec![nic], up_tx, down_rx, Arc::new(NoWaker));
         let region = Arc::new(Region::create(RegionId(3), 2).unwrap());
         down.send(Down::Attach(region.clone()));
-        let (apps, closed, timeouts, time_waits) = Default::default();
-        Host { fp, up, down, region, apps, closed, timeouts, time_waits, obliging: true, punts: 0 }
+        let (apps, closed, kicked, timeouts, time_waits) = Default::default();
+        Host { fp, up, down, region, apps, closed, kicked, timeouts, time_waits, obliging: true, punts: 0 }
     }
 
     pub fn install(&mut self, init: FlowInit) {
@@ -141,6 +143,7 @@ impl Host {
                     self.closed.push((flow, how));
                 }
                 Up::Punt { frame, .. } => self.punted(now, &frame),
+                Up::Kick { sock, .. } => self.kicked.push(sock),
                 Up::Link { .. } | Up::Report { .. } => {}
             }
         }

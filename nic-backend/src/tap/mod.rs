@@ -23,6 +23,10 @@ const TSO_MAX: usize = 65_535 - 40 - 60;
 /// Room for the largest frame that the kernel hands over, with its virtio-net header.
 const BUFFER: usize = VNET_LEN + 18 + (64 << 10);
 
+/// Frames that the kernel may keep for us. It drops what is beyond: its own senders learn of a full queue by loss alone, and
+/// the usual 1,000 are fewer than the windows of some hundred connections.
+const QUEUE_LEN: u16 = 5000;
+
 /// How often a link that is down is looked at.
 const LOOK: Duration = Duration::from_millis(100);
 
@@ -105,6 +109,7 @@ fn set_up(interface: &Interface, cfg: &TapConfig, addresses: &[(IpAddr, u8)]) ->
         interface.set_mtu(mtu)?;
     }
     if cfg.up {
+        interface.set_queue_len(QUEUE_LEN)?;
         interface.set_up()?;
     }
     let mut v4 = 0;

@@ -112,6 +112,13 @@ impl Interface {
         self.ioctl(libc::SIOCSIFMTU as _, &mut r)
     }
 
+    /// Sets how many frames may wait for us (txqueuelen).
+    pub fn set_queue_len(&self, frames: u16) -> io::Result<()> {
+        let mut r = request(&self.name);
+        r.ifr_ifru.ifru_metric = libc::c_int::from(frames); // the kernel's `ifr_qlen`, an int of the same union
+        self.ioctl(libc::SIOCSIFTXQLEN as _, &mut r)
+    }
+
     fn flags(&self) -> io::Result<libc::c_short> {
         let mut r = request(&self.name);
         self.ioctl(libc::SIOCGIFFLAGS as _, &mut r)?;

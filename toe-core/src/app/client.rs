@@ -2,6 +2,7 @@
 
 #![allow(unsafe_code)]
 
+use super::wait::Interrupts;
 use crate::control::{self, Fds, Reply, Request};
 use crate::ids::{EvSetId, ProcId, SockId};
 use crate::shm::{DaemonPageMap, MAX_EVSETS, MAX_PROCS, MAX_WORKERS, Region, SockSlot, VERSION};
@@ -9,7 +10,7 @@ use crate::spin::SpinPolicy;
 use arrayvec::ArrayVec;
 use core::sync::atomic::AtomicI32;
 use core::sync::atomic::AtomicU32;
-use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, SeqCst};
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use core::time::Duration;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
 use rustix::io::Errno;
@@ -77,15 +78,19 @@ pub struct Link {
     pub page: DaemonPageMap,
     /// How long this process's threads spin: as long as the daemon found it worth.
     pub spin: SpinPolicy,
+    /// What may end this link's waits early.
+    pub interrupts: Option<&'static Interrupts>,
     pub(super) control: AtomicI32,
     pub(super) control_lock: AtomicU32,
     pub(super) proc: AtomicU32,
     pub(super) path: SocketPath,
     alive: u32,
     cut_off: AtomicU32,
-    kick_fds: ArrayVec<OwnedFd, MAX_WORKERS>,
+    kick_fds: ArrayVec<AtomicI32, MAX_WORKERS>,
+    /// The memfds of region and page, as long as the app has not taken their numbers (the mappings need them no more).
+    map_fds: [AtomicI32; 2],
     evset_fds: [AtomicI32; MAX_EVSETS],
-    fd_base: i32,
+    pub(super) fd_base: i32,
 }
 
 impl Link {
@@ -95,26 +100,31 @@ impl Link {
         let control = connect(path).map_err(|_| Reason::Absent)?;
         let control = raise(control, fd_base);
         let mut request = Request::new(control::OP_HELLO);
-        request.pid = rustix::process::getpid().as_raw_nonzero().get() as u32;
-        let n = program.len().min(request.program.len() - 1);
-        request.program[..n].copy_from_slice(&program[..n]);
+        introduce(&mut request, program);
         let (reply, fds) = exchange(control.as_fd(), &request).map_err(|_| Reason::Absent)?;
         check(&reply)?;
         Link::assemble(control, path, &reply, fds, fd_base).ok_or(Reason::Failed)
     }
 
-    fn assemble(control: OwnedFd, path: &SocketPath, reply: &Reply, fds: Fds, fd_base: i32) -> Option<Link> {
+    pub(super) fn assemble(control: OwnedFd, path: &SocketPath, reply: &Reply, fds: Fds, fd_base: i32) -> Option<Link> {
         let mut fds = fds.into_iter().map(|fd| raise(fd, fd_base));
         let region = Region::open(fds.next()?).ok()?;
         let page = DaemonPageMap::open(fds.next()?).ok()?;
-        let kick_fds: ArrayVec<OwnedFd, MAX_WORKERS> = fds.take(MAX_WORKERS).collect();
-        let in_range = reply.workers as usize == kick_fds.len() && (reply.proc as usize) < MAX_PROCS;
-        (in_range && !kick_fds.is_empty()).then(|| Link {
+        let mut kick_fds = ArrayVec::new();
+        let owned: ArrayVec<OwnedFd, MAX_WORKERS> = fds.take(MAX_WORKERS).collect();
+        let in_range = reply.workers as usize == owned.len() && (reply.proc as usize) < MAX_PROCS;
+        if !in_range || owned.is_empty() {
+            return None;
+        }
+        kick_fds.extend(owned.into_iter().map(|fd| AtomicI32::new(fd.into_raw_fd())));
+        Some(Link {
+            map_fds: [region.fd(), page.fd()].map(|fd| AtomicI32::new(fd.as_raw_fd())),
             alive: page.get().alive.load(Acquire),
             spin: SpinPolicy::new(page.get().spin_ns.load(Relaxed).min(MOST_SPIN_NS)),
             cut_off: AtomicU32::new(0),
             region,
             page,
+            interrupts: None,
             control: AtomicI32::new(control.into_raw_fd()),
             control_lock: AtomicU32::new(0),
             proc: AtomicU32::new(reply.proc),
@@ -169,10 +179,30 @@ impl Link {
     /// Every descriptor of the link, for a table of those that the app must not touch.
     pub fn each_fd(&self, mut f: impl FnMut(RawFd)) {
         f(self.control_fd());
-        f(self.region.fd().as_raw_fd());
-        f(self.page.fd().as_raw_fd());
-        self.kick_fds.iter().for_each(|fd| f(fd.as_raw_fd()));
-        self.evset_fds.iter().map(|fd| fd.load(Acquire)).filter(|&fd| fd >= 0).for_each(f);
+        let more = self.map_fds.iter().chain(&self.kick_fds).chain(&self.evset_fds);
+        more.map(|fd| fd.load(Acquire)).filter(|&fd| fd >= 0).for_each(f);
+    }
+
+    /// Makes every event set's eventfd readable: whoever sleeps on one looks again.
+    pub fn poke_all(&self) {
+        for fd in self.evset_fds.iter().map(|fd| fd.load(SeqCst)).filter(|&fd| fd >= 0) {
+            let _ = rustix::io::write(borrow(fd), &1u64.to_ne_bytes());
+        }
+    }
+
+    /// The app wants the number `fd` for itself: if it is one of the link's, the link goes on with a copy. `None`: it is not.
+    /// The old number stays open and is the app's to close or to replace. EMFILE.
+    pub fn move_fd(&self, fd: RawFd) -> Result<Option<RawFd>, Errno> {
+        let all = [&self.control].into_iter().chain(&self.map_fds).chain(&self.kick_fds).chain(&self.evset_fds);
+        let Some(word) = all.into_iter().find(|word| word.load(Acquire) == fd) else { return Ok(None) };
+        if self.map_fds.iter().any(|m| core::ptr::eq(m, word)) {
+            word.store(-1, Release);
+            return Ok(Some(-1));
+        }
+        let copy = |base| rustix::io::fcntl_dupfd_cloexec(borrow(fd), base).map(IntoRawFd::into_raw_fd);
+        let new = copy(self.fd_base).or_else(|_| copy(3))?;
+        word.store(new, Release);
+        Ok(Some(new))
     }
 
     /// Tells the worker that owns `slot` to look at it.
@@ -190,7 +220,7 @@ impl Link {
         self.region.kick(worker, id);
         let Some(fd) = self.kick_fds.get(worker as usize) else { return };
         if self.page.get().worker[worker as usize].asleep.load(SeqCst) != 0 {
-            let _ = rustix::io::write(fd, &1u64.to_ne_bytes());
+            let _ = rustix::io::write(borrow(fd.load(Relaxed)), &1u64.to_ne_bytes());
         }
     }
 
@@ -217,12 +247,17 @@ impl Link {
 
     /// One request over the control connection.
     pub(super) fn request(&self, request: &Request) -> Result<(Reply, Fds), Errno> {
+        self.request_with(request, &[])
+    }
+
+    /// The same with descriptors.
+    pub(super) fn request_with(&self, request: &Request, fds: &[BorrowedFd<'_>]) -> Result<(Reply, Fds), Errno> {
         let _held = super::lock::lock(&self.control_lock).ok_or(Errno::DEADLK)?;
         let fd = self.control_fd();
         if fd < 0 || self.dead() {
             return Err(Errno::CONNRESET);
         }
-        exchange(borrow(fd), request)
+        exchange_with(borrow(fd), request, fds)
     }
 
     /// Opens one more control connection to the same daemon.
@@ -233,13 +268,20 @@ impl Link {
 
 impl Drop for Link {
     fn drop(&mut self) {
-        for fd in self.evset_fds.iter().chain([&self.control]) {
+        for fd in self.evset_fds.iter().chain(&self.kick_fds).chain([&self.control]) {
             close_raw(fd.swap(-1, AcqRel));
         }
     }
 }
 
-fn check(reply: &Reply) -> Result<(), Reason> {
+/// Says in a request who asks.
+pub(super) fn introduce(request: &mut Request, program: &[u8]) {
+    request.pid = rustix::process::getpid().as_raw_nonzero().get() as u32;
+    let n = program.len().min(request.program.len() - 1);
+    request.program[..n].copy_from_slice(&program[..n]);
+}
+
+pub(super) fn check(reply: &Reply) -> Result<(), Reason> {
     if reply.magic != crate::shm::MAGIC || reply.version != VERSION {
         return Err(Reason::Version);
     }
@@ -261,7 +303,7 @@ pub(super) fn errno_of(word: u32) -> Errno {
     }
 }
 
-fn connect(path: &SocketPath) -> Result<OwnedFd, Errno> {
+pub(super) fn connect(path: &SocketPath) -> Result<OwnedFd, Errno> {
     let fd = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
     // The send time-out also bounds connect(2) on a full backlog.
     set_socket_timeout(&fd, Timeout::Send, Some(CONTROL_TIMEOUT))?;
@@ -276,7 +318,16 @@ fn connect(path: &SocketPath) -> Result<OwnedFd, Errno> {
 
 /// Sends a request and takes the answer.
 pub(super) fn exchange(fd: BorrowedFd<'_>, request: &Request) -> Result<(Reply, Fds), Errno> {
-    retry(|| control::send(fd, request, &[]).map_err(to_errno))?;
+    exchange_with(fd, request, &[])
+}
+
+/// The same with descriptors.
+pub(super) fn exchange_with(
+    fd: BorrowedFd<'_>,
+    request: &Request,
+    fds: &[BorrowedFd<'_>],
+) -> Result<(Reply, Fds), Errno> {
+    retry(|| control::send(fd, request, fds).map_err(to_errno))?;
     let got = retry(|| control::recv::<Reply>(fd, RecvFlags::empty()).map_err(to_errno))?;
     got.ok_or(Errno::CONNRESET)
 }
@@ -297,7 +348,7 @@ fn retry<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
 }
 
 /// Moves a descriptor to a number from `base` on; keeps it where it is if there is no room.
-fn raise(fd: OwnedFd, base: i32) -> OwnedFd {
+pub(super) fn raise(fd: OwnedFd, base: i32) -> OwnedFd {
     if base <= fd.as_raw_fd() {
         return fd;
     }

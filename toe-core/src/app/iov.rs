@@ -61,6 +61,12 @@ impl IovCursor {
         Ok(IovCursor { guard, iov, count, offset: 0, left })
     }
 
+    /// Calls `f` with a cursor over `buf` alone.
+    pub fn over<R>(buf: &mut [u8], f: impl FnOnce(&mut IovCursor) -> R) -> R {
+        let iov = libc::iovec { iov_base: buf.as_mut_ptr().cast(), iov_len: buf.len() };
+        f(&mut IovCursor { guard: |_, _| Ok(()), iov: &iov, count: 1, offset: 0, left: buf.len() })
+    }
+
     /// Bytes not yet used.
     #[inline]
     pub fn left(&self) -> usize {

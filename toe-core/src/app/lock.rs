@@ -46,6 +46,11 @@ pub fn lock(word: &AtomicU32) -> Option<Guard<'_>> {
     contended(word, me).then(|| Guard(word))
 }
 
+/// Takes `word` if it is free: for a process that must not wait for what an app does.
+pub fn try_lock(word: &AtomicU32) -> Option<Guard<'_>> {
+    word.compare_exchange(0, tid(), Acquire, Relaxed).is_ok().then(|| Guard(word))
+}
+
 #[cold]
 fn contended(word: &AtomicU32, me: u32) -> bool {
     // Once we have slept, others may sleep too without our knowing: keep the bit.

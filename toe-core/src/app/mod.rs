@@ -8,6 +8,7 @@
 //! `unsafe` stands in `iov.rs`, `send.rs`, `recv.rs` (copies between caller memory and chunks), `client.rs` (borrowing raw
 //! descriptors), `wait.rs` (clock_gettime), `options.rs` (a zeroed tcp_info) and `testing/flows.rs`.
 
+pub mod adopt;
 pub mod client;
 pub mod evset;
 pub mod fork;
@@ -24,6 +25,7 @@ pub mod testing;
 #[cfg(test)]
 mod tests;
 pub mod wait;
+pub mod why;
 
 pub use client::{Link, Reason, SocketPath};
 pub use evset::EventSet;
@@ -31,6 +33,7 @@ pub use iov::{IovCursor, Source};
 pub use recv::RecvHow;
 pub use rules::{Action, Role};
 pub use socket::Sock;
+pub use why::Why;
 
 /// Errors are errno values, as the calls that end up in libc need them.
 pub use rustix::io::Errno;

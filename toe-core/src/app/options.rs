@@ -162,6 +162,7 @@ const INHERITED: u32 = app_flags::LINGER_RST
     | app_flags::REUSEPORT
     | app_flags::V6ONLY
     | app_flags::RENO
+    | app_flags::INET6
     | app_flags::NONBLOCK;
 
 fn flag_of(level: c_int, name: c_int) -> Option<u32> {

@@ -3,8 +3,8 @@
 #![allow(unsafe_code)]
 
 use super::iov::IovCursor;
-use super::lock::lock;
-use super::socket::Sock;
+use super::lock::{lock, try_lock};
+use super::socket::{RELAYED, Sock};
 use super::wait::{FAR, Stop, deadline_ms};
 use crate::shm::{CHUNK_SIZE, STREAM_CHUNKS, SockState, app_flags, daemon_flags};
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -28,6 +28,9 @@ impl Sock<'_> {
         let target = if how.waitall { len } else { len.min(self.low_water()) }.max(1);
         let mut done = 0;
         loop {
+            if self.relayed() {
+                return if done > 0 { Ok(done) } else { Err(RELAYED) };
+            }
             // What is only looked at stays: wait until enough is there at once.
             let wait = how.peek && !how.nonblocking && self.available() < target as u64 && !self.ended();
             if !wait {
@@ -61,6 +64,24 @@ impl Sock<'_> {
                 Err(Stop::Interrupted) => return Err(Errno::INTR),
                 Err(Stop::TimedOut) => return Err(Errno::AGAIN),
             }
+        }
+    }
+
+    /// As [`recv`](Self::recv), but never waits, not even for another thread's turn (EBUSY). For the daemon's relay.
+    pub fn recv_at_once(&self, dst: &mut IovCursor) -> Result<usize, Errno> {
+        let end = self.receive_end();
+        let got = {
+            let _held = try_lock(&self.slot.rx_lock).ok_or(Errno::BUSY)?;
+            let mut done = 0;
+            self.pull_locked(dst, RecvHow::default(), &mut done)?;
+            done
+        };
+        match end {
+            _ if got > 0 => Ok(got),
+            // Bytes may have come between the two looks.
+            Some(_) if self.available() > 0 => Err(Errno::BUSY),
+            Some(result) => self.settle(result),
+            None => Err(Errno::AGAIN),
         }
     }
 
@@ -120,7 +141,7 @@ impl Sock<'_> {
     fn wait_for_bytes(&self, count: u64, deadline: Option<u64>) -> Result<(), Stop> {
         self.link.wait(&self.slot.rx_wait, deadline, || {
             let available = self.available();
-            available >= count || (available > 0 && self.window_small()) || self.ended()
+            available >= count || (available > 0 && self.window_small()) || self.ended() || self.relayed()
         })
     }
 
@@ -132,6 +153,14 @@ impl Sock<'_> {
     /// Copies what is there; counts it in `done` even if it ends in an error.
     fn pull(&self, dst: &mut IovCursor, how: RecvHow, done: &mut usize) -> Result<(), Errno> {
         let _held = lock(&self.slot.rx_lock).ok_or(Errno::AGAIN)?;
+        if self.relayed() {
+            return Err(RELAYED);
+        }
+        self.pull_locked(dst, how, done)
+    }
+
+    /// With the readers' lock held.
+    fn pull_locked(&self, dst: &mut IovCursor, how: RecvHow, done: &mut usize) -> Result<(), Errno> {
         let head = self.slot.rx_head.load(Relaxed);
         let small = self.window_small();
         let mut cursor = *dst;

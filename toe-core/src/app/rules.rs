@@ -1,7 +1,10 @@
-//! Which stack a bind, connect or listen uses: the first rule of the region that matches.
+//! Which stack a bind, connect or listen uses: the first rule of the region that matches. 127.0.0.1 and ::1 are the kernel's
+//! as well, whatever a rule says: there the engine serves beside it, or not at all.
 
+use super::Why;
+use crate::flow::is_shared;
 use crate::shm::{MAX_RULES, RegionHeader, ShmRule};
-use core::net::{IpAddr, SocketAddr};
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
 
 /// What the socket is about to do.
@@ -17,6 +20,8 @@ pub enum Role {
 pub enum Action {
     /// This engine.
     Engine,
+    /// Kernel and engine: a listener is both's; a connection is the engine's if it has a listener there.
+    Shared,
     /// The kernel's TCP.
     Kernel,
     /// ENETUNREACH: the address is the engine's, but must not fall through to the kernel.
@@ -40,15 +45,37 @@ pub fn plain(addr: SocketAddr) -> SocketAddr {
     }
 }
 
+/// Connecting to the wildcard address means this host.
+pub fn to_self(a: SocketAddr) -> SocketAddr {
+    match a {
+        SocketAddr::V4(v) if v.ip().is_unspecified() => SocketAddr::new(Ipv4Addr::LOCALHOST.into(), v.port()),
+        SocketAddr::V6(v) if v.ip().is_unspecified() => SocketAddr::new(Ipv6Addr::LOCALHOST.into(), v.port()),
+        other => other,
+    }
+}
+
 /// Decides for one address. No rule: the kernel.
 pub fn decide(header: &RegionHeader, role: Role, addr: SocketAddr) -> Action {
     let addr = plain(addr);
-    for rule in live(header, role, addr.port()) {
-        if rule_covers(rule, addr.ip()) {
-            return action(rule);
-        }
+    match first(header, role, addr).map(action) {
+        Some(Action::Engine) if is_shared(addr.ip()) => match header.loopback.load(Relaxed) {
+            0 => Action::Kernel,
+            _ => Action::Shared,
+        },
+        Some(other) => other,
+        None => Action::Kernel,
     }
-    Action::Kernel
+}
+
+/// Why [`decide`] says kernel.
+pub fn why_kernel(header: &RegionHeader, role: Role, addr: SocketAddr) -> Why {
+    // A rule that nobody wrote only says what addresses the engine has.
+    let written = |r: &ShmRule| r.origin.load(Relaxed) != u32::MAX;
+    if first(header, role, plain(addr)).is_some_and(written) { Why::Rule } else { Why::Address }
+}
+
+fn first(header: &RegionHeader, role: Role, addr: SocketAddr) -> Option<&ShmRule> {
+    live(header, role, addr.port()).find(|rule| rule_covers(rule, addr.ip()))
 }
 
 /// Decides for a listener on the wildcard address: does any engine address get connections to `port`?

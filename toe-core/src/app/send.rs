@@ -7,8 +7,8 @@
 #![allow(unsafe_code)]
 
 use super::iov::Source;
-use super::lock::lock;
-use super::socket::Sock;
+use super::lock::{lock, try_lock};
+use super::socket::{RELAYED, Sock};
 use super::wait::{FAR, Stop, deadline_ms};
 use crate::shm::{CHUNK_SIZE, STREAM_CHUNKS, SockState, app_flags, daemon_flags};
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
@@ -48,6 +48,7 @@ impl Sock<'_> {
         let mut done = 0;
         loop {
             let step = match self.writable_state() {
+                _ if self.relayed() => Err(RELAYED),
                 Ok(true) => self.push_locked(src, how, &mut done),
                 Ok(false) => Ok(Pushed::Full),
                 Err(e) => Err(e),
@@ -74,6 +75,23 @@ impl Sock<'_> {
                 Err(Stop::Interrupted) => return Err(Errno::INTR),
                 Err(Stop::TimedOut) => return Err(Errno::AGAIN),
             }
+        }
+    }
+
+    /// As [`send`](Self::send), but never waits, not even for another thread's turn (EBUSY). For the daemon's relay.
+    pub fn send_at_once(&self, src: &mut impl Source) -> Result<usize, Errno> {
+        if !self.writable_state().map_err(|e| self.stream_error(e))? {
+            return Err(Errno::AGAIN);
+        }
+        let mut done = 0;
+        let _held = try_lock(&self.slot.tx_lock).ok_or(Errno::BUSY)?;
+        self.ask_for_room();
+        match self.push_held(src, SendHow::default(), &mut done) {
+            Err(e) if done == 0 => Err(self.stream_error(e)),
+            // The arena's chunks come back by other sockets' ACKs: nobody will say so here.
+            Ok(Pushed::NoChunk) if done == 0 => Err(Errno::BUSY),
+            Ok(Pushed::Full) if done == 0 => Err(Errno::AGAIN),
+            _ => Ok(done),
         }
     }
 
@@ -152,16 +170,25 @@ impl Sock<'_> {
         let connecting = SockState::Connecting as u32;
         self.link.wait(&self.slot.tx_wait, deadline, || {
             let state = self.slot.state.load(Acquire);
-            state != connecting
-                && (self.room() > 0
-                    || self.send_shut()
-                    || self.slot.error.load(Acquire) != 0
-                    || state != SockState::Established as u32)
+            self.relayed()
+                || state != connecting
+                    && (self.room() > 0
+                        || self.send_shut()
+                        || self.slot.error.load(Acquire) != 0
+                        || state != SockState::Established as u32)
         })
     }
 
     fn push_locked(&self, src: &mut impl Source, how: SendHow, done: &mut usize) -> Result<Pushed, Errno> {
         let _held = lock(&self.slot.tx_lock).ok_or(Errno::AGAIN)?;
+        if self.relayed() {
+            return Err(RELAYED);
+        }
+        self.push_held(src, how, done)
+    }
+
+    /// With the writers' lock held.
+    fn push_held(&self, src: &mut impl Source, how: SendHow, done: &mut usize) -> Result<Pushed, Errno> {
         // Again under the lock: FIN is after the last byte written under it.
         if self.send_shut() {
             return Err(Errno::PIPE);

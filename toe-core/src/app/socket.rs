@@ -5,7 +5,7 @@ use super::lock::lock;
 use super::wait::{Stop, now_ns};
 use crate::ids::{EvSetId, SockId};
 use crate::notify;
-use crate::shm::{ACCEPT_RING, AcceptRing, ReqOp, SockSlot, SockState, app_flags, daemon_flags};
+use crate::shm::{ACCEPT_RING, AcceptRing, ReqOp, SockSlot, SockState, app_flags, daemon_flags, kept};
 use core::net::SocketAddr;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use core::sync::atomic::{AtomicU32, fence};
@@ -16,6 +16,9 @@ const REQUEST_TIMEOUT_NS: u64 = 5_000_000_000;
 
 /// Longest wait for the end of a listener.
 const LISTENER_CLOSE_NS: u64 = 20_000_000;
+
+/// What sending and receiving say of a socket that is [`relayed`](Sock::relayed): nothing was done, the placeholder is to be used.
+pub const RELAYED: Errno = Errno::XDEV;
 
 /// One socket slot, cheap to copy.
 #[derive(Clone, Copy)]
@@ -150,6 +153,12 @@ impl<'a> Sock<'a> {
             0 => Ok(()),
             e => Err(errno_of(e)),
         }
+    }
+
+    /// Waits for the end of a connection attempt, but only so long, and without taking its outcome.
+    pub fn await_handshake(&self, ns: u64) {
+        let done = || self.slot.state.load(Acquire) != SockState::Connecting as u32;
+        let _ = self.link.wait(&self.slot.tx_wait, Some(now_ns() + ns), done);
     }
 
     /// Waits for the end of a connection attempt. `AGAIN`: not yet by `deadline`; `INTR`: a signal came first; the attempt
@@ -343,6 +352,13 @@ impl<'a> Sock<'a> {
             SockState::Established if !self.over() => self.slot.remote.load().ok_or(Errno::NOTCONN),
             _ => Err(Errno::NOTCONN),
         }
+    }
+
+    /// A process without the shim has the placeholder, so that all bytes go through it: the daemon moves them. Once true, it
+    /// stays so. Told by `notify::all`; who takes a stream's lock after the relay did sees it.
+    #[inline]
+    pub fn relayed(&self) -> bool {
+        self.slot.kept.load(Relaxed) & kept::RELAYED != 0
     }
 
     /// Is O_NONBLOCK set on the open file description?

@@ -314,3 +314,30 @@ fn rules_first_match_wins() {
     h.rules[0].action.store(3, Relaxed);
     assert_eq!(rules::decide(h, Role::Connect, a("127.77.0.1:80")), Action::Refuse);
 }
+
+#[test]
+fn loopback_is_shared_or_the_kernels() {
+    let region = crate::shm::Region::create(crate::ids::RegionId(1), 1).unwrap();
+    let h = &region.layout().header;
+    let a = |s: &str| s.parse::<SocketAddr>().unwrap();
+    // One rule: everything is the engine's.
+    h.rules[0].roles.store(3, Relaxed);
+    h.rules[0].action.store(1, Relaxed);
+    h.rules[0].port_hi.store(65_535, Relaxed);
+    h.rules_len.store(1, Relaxed);
+    for (on, wanted) in [(1, Action::Shared), (0, Action::Kernel)] {
+        h.loopback.store(on, Relaxed);
+        for addr in ["127.0.0.1:80", "[::1]:80", "[::ffff:127.0.0.1]:80"] {
+            assert_eq!(rules::decide(h, Role::Connect, a(addr)), wanted);
+            assert_eq!(rules::decide(h, Role::Listen, a(addr)), wanted);
+        }
+        assert_eq!(rules::decide(h, Role::Connect, a("127.77.0.1:80")), Action::Engine);
+        assert_eq!(rules::decide(h, Role::Connect, a("127.0.0.2:80")), Action::Engine);
+    }
+    h.rules[0].action.store(3, Relaxed);
+    assert_eq!(rules::decide(h, Role::Connect, a("127.0.0.1:80")), Action::Refuse);
+    h.rules[0].action.store(2, Relaxed);
+    assert_eq!(rules::why_kernel(h, Role::Connect, a("127.0.0.1:80")), Why::Rule);
+    h.rules[0].origin.store(u32::MAX, Relaxed);
+    assert_eq!(rules::why_kernel(h, Role::Connect, a("127.0.0.1:80")), Why::Address);
+}

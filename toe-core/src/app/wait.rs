@@ -9,7 +9,7 @@
 
 use super::Link;
 use core::sync::atomic::AtomicU32;
-use core::sync::atomic::Ordering::SeqCst;
+use core::sync::atomic::Ordering::{Acquire, SeqCst};
 use core::sync::atomic::fence;
 use rustix::io::Errno;
 use rustix::thread::futex::{self, ClockId, Flags, Timespec, Wait, WaitFlags, WaitPtr, WaitvFlags};
@@ -38,6 +38,33 @@ pub enum Stop {
     Dead,
 }
 
+/// A way to end other threads' waits before their time (the shim's `pthread_cancel`).
+pub struct Interrupts {
+    epoch: AtomicU32,
+    asked: fn() -> bool,
+}
+
+impl Interrupts {
+    /// `asked` says whether the calling thread is to stop waiting.
+    pub const fn new(asked: fn() -> bool) -> Interrupts {
+        Interrupts { epoch: AtomicU32::new(0), asked }
+    }
+
+    /// 0 until the first [`Interrupts::raise`].
+    #[inline(always)]
+    pub fn epoch(&self) -> u32 {
+        self.epoch.load(Acquire)
+    }
+
+    /// Lets all waiting threads ask. (Those with a time-out do so within half a second.)
+    pub fn raise(&self) {
+        // Never 0 again.
+        self.epoch.fetch_add(2, SeqCst);
+        self.epoch.fetch_or(1, SeqCst);
+        let _ = futex::wake(&self.epoch, Flags::PRIVATE, i32::MAX as u32);
+    }
+}
+
 impl Link {
     /// Waits until `ready()`, at most until `deadline` (`CLOCK_MONOTONIC` nanoseconds). `word` is what the daemon wakes
     /// after making `ready()` true.
@@ -50,6 +77,7 @@ impl Link {
         let result = loop {
             word.store(1, SeqCst);
             fence(SeqCst);
+            let epoch = self.interrupts.map_or(0, Interrupts::epoch);
             if ready() {
                 break Ok(());
             }
@@ -57,8 +85,11 @@ impl Link {
                 self.pass_on_death();
                 break Err(Stop::Dead);
             }
+            if epoch != 0 && self.interrupts.is_some_and(|i| (i.asked)()) {
+                break Err(Stop::Interrupted);
+            }
             let slept = match deadline {
-                None => self.sleep(word),
+                None => self.sleep(word, epoch),
                 Some(at) => self.sleep_until(word, at),
             };
             match slept {
@@ -87,16 +118,20 @@ impl Link {
         }
     }
 
-    /// Sleeps while `word` is 1 and the daemon lives. `Ok`: look again.
-    fn sleep(&self, word: &AtomicU32) -> Result<(), Stop> {
+    /// Sleeps while `word` is 1, the daemon lives, and nobody interrupts. `Ok`: look again.
+    fn sleep(&self, word: &AtomicU32, epoch: u32) -> Result<(), Stop> {
         let alive = &self.page.get().alive;
-        let mut waiters = [Wait::new(), Wait::new()];
-        for (w, (word, value)) in waiters.iter_mut().zip([(word, 1), (alive, self.alive_word())]) {
+        let mut waiters = [Wait::new(), Wait::new(), Wait::new()];
+        let interrupts = self.interrupts.map(|i| (&i.epoch, epoch, WaitFlags::SIZE_U32 | WaitFlags::PRIVATE));
+        let words = [(word, 1, WaitFlags::SIZE_U32), (alive, self.alive_word(), WaitFlags::SIZE_U32)];
+        let mut count = 0;
+        for (w, (word, value, flags)) in waiters.iter_mut().zip(words.into_iter().chain(interrupts)) {
             w.val = u64::from(value);
             w.uaddr = WaitPtr::new(word.as_ptr().cast());
-            w.flags = WaitFlags::SIZE_U32;
+            w.flags = flags;
+            count += 1;
         }
-        match futex::waitv(&waiters, WaitvFlags::empty(), None, ClockId::Monotonic) {
+        match futex::waitv(&waiters[..count], WaitvFlags::empty(), None, ClockId::Monotonic) {
             Err(Errno::INTR) => Err(Stop::Interrupted),
             Err(Errno::NOSYS | Errno::PERM | Errno::ACCESS) => self.sleep_slice(word, FALLBACK_SLICE_NS),
             _ => Ok(()),

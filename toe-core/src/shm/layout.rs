@@ -21,7 +21,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64};
 /// First word of every region ("TOE1").
 pub const MAGIC: u32 = u32::from_le_bytes(*b"TOE1");
 /// Bumped with every change of this file; daemon and shim must agree.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// Bytes of one chunk.
 pub const CHUNK_SIZE: usize = 16 * 1024;
@@ -43,6 +43,8 @@ pub const ACCEPT_RING: usize = 65_536;
 pub const MAX_WORKERS: usize = 17;
 /// Rules that a region carries (routes and addresses of the daemon included, most specific last resort).
 pub const MAX_RULES: usize = 128;
+/// Reasons for which a socket can go to the kernel.
+pub const MAX_WHYS: usize = 32;
 /// Processes that can hold sockets of one region at a time.
 pub const MAX_PROCS: usize = 256;
 
@@ -67,21 +69,6 @@ pub enum SockState {
     Established = 5,
     /// Over: `error` tells why, 0 for an orderly end. Unread bytes stay readable.
     Closed = 6,
-}
-
-impl SockState {
-    /// From a shared-memory word; anything unknown is `Closed`.
-    pub fn from_word(w: u32) -> SockState {
-        match w {
-            0 => SockState::Free,
-            1 => SockState::New,
-            2 => SockState::Bound,
-            3 => SockState::Listening,
-            4 => SockState::Connecting,
-            5 => SockState::Established,
-            _ => SockState::Closed,
-        }
-    }
 }
 
 /// Bits of `SockSlot::daemon_flags`.
@@ -127,6 +114,11 @@ pub mod app_flags {
     pub const NONBLOCK: u32 = 1 << 17;
     /// The app set TCP_CORK itself, so a send without MSG_MORE leaves `CORK` alone. App only.
     pub const USER_CORK: u32 = 1 << 18;
+    /// The kernel holds the local port for this socket as well, and has decided that it may: only listeners of the engine
+    /// are in its way, no connections and no TIME-WAIT.
+    pub const KERNEL_BOUND: u32 = 1 << 19;
+    /// Made as AF_INET6: names are told in that form, whatever the addresses are. App only.
+    pub const INET6: u32 = 1 << 24;
 }
 
 /// What an app asks of the slow path through `SockSlot::req_op`.
@@ -139,18 +131,6 @@ pub enum ReqOp {
     Listen = 2,
     /// Open a connection to `req_addr`; answered at once (0: under way), the end is told by `state`.
     Connect = 3,
-}
-
-impl ReqOp {
-    /// From a shared-memory word.
-    pub fn from_word(w: u32) -> Option<ReqOp> {
-        match w {
-            1 => Some(ReqOp::Bind),
-            2 => Some(ReqOp::Listen),
-            3 => Some(ReqOp::Connect),
-            _ => None,
-        }
-    }
 }
 
 /// An address and port in shared memory; see `addr.rs` for the conversions.
@@ -213,7 +193,9 @@ pub struct SockSlot {
     pub parent: AtomicU32,
     /// ICMP or other soft error seen (errno), reported on give-up.
     pub soft_error: AtomicU32,
-    _pad0: [AtomicU32; 7],
+    /// Bits of [`kept`](super::kept).
+    pub kept: AtomicU32,
+    _pad0: [AtomicU32; 6],
 
     // -- line 1: written by the daemon, per segment received
     /// In-order bytes received.
@@ -405,14 +387,21 @@ pub struct RegionHeader {
     pub workers: AtomicU32,
     /// Rules in use.
     pub rules_len: AtomicU32,
-    _pad: AtomicU32,
+    /// What the daemon's configuration says about this process's shim: bits of `shm::policy`.
+    pub policy: AtomicU32,
     /// Default TX limit for new sockets, bytes.
     pub default_sndbuf: AtomicU32,
     /// Default RX limit for new sockets, bytes.
     pub default_rcvbuf: AtomicU32,
-    _pad2: [AtomicU32; 6],
+    /// 1: what rules say of the engine and 127.0.0.1 or ::1 means engine and kernel together; 0: the kernel alone.
+    pub loopback: AtomicU32,
+    /// The last errno of the engine for which a socket went to the kernel instead.
+    pub why_errno: AtomicU32,
+    _pad2: [AtomicU32; 4],
     /// The rules, first match wins.
     pub rules: [ShmRule; MAX_RULES],
+    /// Sockets that went to the kernel, by [`crate::app::Why`]. Written by the app.
+    pub why: [AtomicU32; MAX_WHYS],
 }
 
 /// One whole region: a view of the mapping.
@@ -461,43 +450,43 @@ pub struct WorkerPage {
     _pad: [AtomicU32; 14],
 }
 
-/// A page that every app maps read-only: whether the daemon lives and which of its workers sleep.
+/// Pages that every app maps read-only: whether the daemon lives, which of its workers sleep, where it has listeners.
 #[repr(C, align(4096))]
 pub struct DaemonPage {
     /// [`MAGIC`].
     pub magic: AtomicU32,
     /// [`VERSION`].
     pub version: AtomicU32,
-    /// Robust futex: the daemon's tid | FUTEX_WAITERS while it lives; the kernel sets FUTEX_OWNER_DIED when it dies, and
-    /// every sleeper also waits on this word.
+    /// Robust futex: the daemon's tid | FUTEX_WAITERS while it lives, then FUTEX_OWNER_DIED. Every sleeper waits on it too.
     pub alive: AtomicU32,
     /// Longest spin before a sleep, nanoseconds: what the daemon measured or was told.
     pub spin_ns: AtomicU32,
     _pad: [AtomicU32; 12],
     /// Workers.
     pub worker: [WorkerPage; MAX_WORKERS],
+    _pad2: [AtomicU32; 736],
+    /// One bit for each port that somebody listens on at 127.0.0.1 or ::1. Without it, connecting there need not be asked for.
+    pub shared_ports: [AtomicU64; 1024],
 }
 
 const _: () = {
     assert!(size_of::<ShmAddr>() == 32);
     assert!(size_of::<SockInfo>() == 64);
     assert!(size_of::<SockSlot>() == 640 && align_of::<SockSlot>() == 64);
-    assert!(offset_of!(SockSlot, rx_tail) == 64);
-    assert!(offset_of!(SockSlot, tx_head) == 128);
-    assert!(offset_of!(SockSlot, rx_head) == 192);
-    assert!(offset_of!(SockSlot, tx_tail) == 256);
-    assert!(offset_of!(SockSlot, holders) == 320);
-    assert!(offset_of!(SockSlot, req_seq) == 384);
+    assert!(offset_of!(SockSlot, rx_tail) == 64 && offset_of!(SockSlot, tx_head) == 128);
+    assert!(offset_of!(SockSlot, rx_head) == 192 && offset_of!(SockSlot, tx_tail) == 256);
+    assert!(offset_of!(SockSlot, holders) == 320 && offset_of!(SockSlot, req_seq) == 384);
     assert!(offset_of!(SockSlot, local) == 512);
     assert!(size_of::<ReadySet>() == 64 + 128 + 8192);
     assert!(size_of::<EvSet>() == 64 + size_of::<ReadySet>());
     assert!(size_of::<AcceptRing>() == 128 + 4 * ACCEPT_RING);
     assert!(size_of::<ShmRule>() == 48);
+    assert!(size_of::<RegionHeader>() == 64 + 48 * MAX_RULES + 4 * MAX_WHYS);
     assert!(size_of::<IndexPool<64>>() == 64 + 256);
     assert!(offset_of!(RegionLayout, header) == 0);
     assert!(offset_of!(RegionLayout, tx_arena) % 64 == 0);
     assert!(REGION_SIZE.is_multiple_of(4096));
     assert!(size_of::<WorkerPage>() == 64);
-    assert!(size_of::<DaemonPage>() == 4096);
+    assert!(size_of::<DaemonPage>() == 4096 + 8192 && offset_of!(DaemonPage, shared_ports) == 4096);
     assert!(MAX_SOCKS == 64 * 64 * 16 && APP_SOCKS < MAX_SOCKS);
 };

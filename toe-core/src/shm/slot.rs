@@ -1,8 +1,8 @@
-//! What daemon and app both do to a whole [`SockSlot`]: its option words, and emptying it.
+//! What daemon and app both do to a [`SockSlot`] (reading its words, its options, emptying it), and the daemon page's ports.
 
-use super::layout::{SLOW_WORKER, SockSlot};
+use super::layout::{DaemonPage, ReqOp, SLOW_WORKER, SockSlot, SockState};
 use core::sync::atomic::AtomicU32;
-use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 impl SockSlot {
     /// The words that setsockopt writes and that an accepted or renewed socket has from the one before it.
@@ -40,6 +40,7 @@ impl SockSlot {
             &self.error,
             &self.daemon_flags,
             &self.soft_error,
+            &self.kept,
             &self.rx_wait,
             &self.rx_lock,
             &self.tx_wait,
@@ -57,5 +58,48 @@ impl SockSlot {
         self.local.store(None);
         self.remote.store(None);
         self.owner.store(SLOW_WORKER, Relaxed);
+    }
+}
+
+impl SockState {
+    /// From a shared-memory word; anything unknown is `Closed`.
+    pub fn from_word(w: u32) -> SockState {
+        match w {
+            0 => SockState::Free,
+            1 => SockState::New,
+            2 => SockState::Bound,
+            3 => SockState::Listening,
+            4 => SockState::Connecting,
+            5 => SockState::Established,
+            _ => SockState::Closed,
+        }
+    }
+}
+
+impl ReqOp {
+    /// From a shared-memory word.
+    pub fn from_word(w: u32) -> Option<ReqOp> {
+        match w {
+            1 => Some(ReqOp::Bind),
+            2 => Some(ReqOp::Listen),
+            3 => Some(ReqOp::Connect),
+            _ => None,
+        }
+    }
+}
+
+impl DaemonPage {
+    /// Is there a listener of the engine at `port` of 127.0.0.1 or ::1?
+    pub fn is_shared_port(&self, port: u16) -> bool {
+        self.shared_ports[usize::from(port / 64)].load(Acquire) >> (port % 64) & 1 != 0
+    }
+
+    /// Says so. Daemon only.
+    pub fn set_shared_port(&self, port: u16, on: bool) {
+        let (word, bit) = (&self.shared_ports[usize::from(port / 64)], 1u64 << (port % 64));
+        match on {
+            true => word.fetch_or(bit, Release),
+            false => word.fetch_and(!bit, Release),
+        };
     }
 }

@@ -1,0 +1,38 @@
+//! libc's own functions under the names that we hook, for what we pass on and cannot do by a system call.
+
+#![allow(unsafe_code)]
+
+use core::ffi::CStr;
+use core::sync::atomic::AtomicPtr;
+use core::sync::atomic::Ordering::{Acquire, Release};
+use libc::c_void;
+
+/// The next definition of `name` after ours, looked up once; null: there is none.
+pub fn lookup(cache: &AtomicPtr<c_void>, name: &CStr) -> *mut c_void {
+    let found = cache.load(Acquire);
+    if !found.is_null() {
+        return found;
+    }
+    // SAFETY: a lookup by name.
+    let found = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
+    cache.store(found, Release);
+    found
+}
+
+/// `real!(name: extern "C" fn(…) -> …)`: libc's function of that name and type, if it has one.
+macro_rules! real {
+    ($name:ident : $type:ty) => {{
+        static CACHE: core::sync::atomic::AtomicPtr<libc::c_void> =
+            core::sync::atomic::AtomicPtr::new(core::ptr::null_mut());
+        let name = const {
+            match core::ffi::CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
+                Ok(name) => name,
+                Err(_) => panic!("a name without zero bytes"),
+            }
+        };
+        let found = $crate::real::lookup(&CACHE, name);
+        // SAFETY: null is `None`; otherwise libc's function, whose type is the one its manual gives.
+        unsafe { core::mem::transmute::<*mut libc::c_void, Option<$type>>(found) }
+    }};
+}
+pub(crate) use real;
