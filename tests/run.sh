@@ -34,7 +34,7 @@ cargo clippy --workspace --all-targets -- -D warnings
 
 # Engines and parts with debug assertions and overflow checks; whole programs, one after another, optimised.
 cargo build --workspace
-e2e=(bulk:: calls:: capture:: commands:: failure:: idle:: programs:: python:: web::)
+e2e=(bulk:: calls:: capture:: commands:: failure:: idle:: inherit:: loopback:: programs:: python:: web::)
 cargo test --workspace --no-fail-fast -- "${e2e[@]/#/--skip=}"
 cargo build --workspace --release
 cargo test --release --test e2e --no-fail-fast -- --test-threads=1

@@ -55,7 +55,8 @@ impl State {
                 None
             }
             Some(ReqOp::Connect) => {
-                if slot.local.load().is_none_or(|a| a.port() == 0) {
+                // A slot that nobody bound may still show the address of an earlier life.
+                if slot.state.load(Acquire) == SockState::New as u32 {
                     self.bind(slot, Some(SocketAddr::new(Ipv4Addr::new(127, 77, 0, 1).into(), 0)));
                 }
                 slot.remote.store(addr);
