@@ -18,7 +18,7 @@ pub const PROGRAM: u32 = 1;
 /// Accepted: the listener did.
 pub const LISTENER: u32 = 2;
 
-/// How long a port that was given up may take to be free.
+/// How long a port that was given up may take to be free, or a woken thread to run.
 const REBIND_NS: u64 = 50_000_000;
 
 /// `connect(2)`.
@@ -75,7 +75,13 @@ pub fn finish(h: &Held) -> Result<(), Errno> {
         return Err(Errno::INPROGRESS);
     }
     let deadline = deadline_ms(h.sock.slot.snd_timeo_ms.load(Relaxed));
-    match h.sock.wait_connected(deadline) {
+    let waiting = h.waiting();
+    let outcome = h.sock.wait_connected(deadline);
+    // Shut down meanwhile.
+    let replaced = h.local.sock_id() != h.sock.id;
+    drop(waiting);
+    match outcome {
+        _ if replaced => Err(Errno::CONNRESET),
         Ok(()) => {
             h.local.connect_told.store(1, Relaxed);
             Ok(())
@@ -111,11 +117,6 @@ pub fn shutdown(h: &Held, how: Shut) -> Result<(), Errno> {
         SockState::Listening if how != Shut::Write => stop_listening(h),
         SockState::Connecting => {
             h.sock.shutdown(Shut::Both)?;
-            // Not before the daemon has told those who are blocked in connect.
-            let deadline = now_ns() + REBIND_NS;
-            while h.sock.state() == SockState::Connecting && now_ns() < deadline {
-                rustix::thread::sched_yield();
-            }
             // A blocked connect is told by the old slot.
             let error = h.sock.nonblocking().then_some(Errno::CONNRESET);
             renew(h, error);
@@ -143,6 +144,11 @@ pub fn renew(h: &Held, error: Option<Errno>) -> Option<Sock<'static>> {
     let bound = if listened { PROGRAM } else { h.local.bound.load(Relaxed) };
     // Whatever the peer has not got yet it does not get.
     old.set_flag(app_flags::LINGER_RST, true, false);
+    // Not before those who sleep on it have seen that it is over: the next user's state would keep them.
+    let deadline = now_ns() + REBIND_NS;
+    while is_set(&h.local.waiters) && now_ns() < deadline {
+        rustix::thread::sched_yield();
+    }
     old.release();
     match name {
         Some(name) if bound == PROGRAM => rebind(&new, name),

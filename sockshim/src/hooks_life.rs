@@ -306,6 +306,7 @@ fn accept_engine(
             if h.sock.nonblocking() {
                 return Err(Errno::AGAIN);
             }
+            let _waiting = h.waiting();
             h.sock.wait_acceptable(deadline)?;
         }
         match take(h, listener, address, len, flags) {

@@ -77,6 +77,10 @@ fn set(h: &Held, fd: c_int, level: c_int, name: c_int, value: *const c_void, len
         IPPROTO_IPV6 if !offload::is_set(&h.local.v6) => Err(Errno::NOPROTOOPT),
         IPPROTO_IP | IPPROTO_IPV6 => {
             let v = int_or_byte(value, len)?;
+            // Settled once there is a port.
+            if (level, name) == (IPPROTO_IPV6, libc::IPV6_V6ONLY) && h.sock.local().is_some_and(|a| a.port() != 0) {
+                return Err(Errno::INVAL);
+            }
             either(remember::set(h, level, name, v), || h.sock.set_option(level, name, v)).map(|()| 0)
         }
         _ => Err(Errno::NOPROTOOPT),
@@ -199,6 +203,9 @@ fn get_option(
         (SOL_SOCKET, libc::SO_RCVBUF) if h.sock.slot.opt_rcvbuf.load(Relaxed) != 0 => raw(),
         (IPPROTO_IPV6, _) if !offload::is_set(&h.local.v6) => Err(Errno::OPNOTSUPP),
         (IPPROTO_TCP, libc::TCP_ULP) => put(value, len, &[]),
+        (l, _) if ![SOL_SOCKET, IPPROTO_TCP, IPPROTO_IP, IPPROTO_IPV6].contains(&l) && offload::is_set(&h.local.v6) => {
+            Err(Errno::NOPROTOOPT)
+        }
         (l, _) if ![SOL_SOCKET, IPPROTO_TCP, IPPROTO_IP, IPPROTO_IPV6].contains(&l) => Err(Errno::OPNOTSUPP),
         (IPPROTO_TCP, libc::TCP_INFO) => {
             let info = h.sock.tcp_info();

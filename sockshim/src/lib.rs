@@ -5,7 +5,7 @@
 //! `hooks_exec.rs` (exec, posix_spawn, system, popen, daemon), `hooks_pos.rs` (preadv2, pwritev2), `hooks_stdio.rs` and `dprintf.rs` (stdio), `exec_list.rs` (execl and its like), `hooks_syscall.rs` (calls by number), `uring.rs` (io_uring),
 //! `points.rs` and `cancel.rs` (cancellation points).
 //! Below them: `internal.rs` (descriptors of ours), `real.rs` (libc's own functions),
-//! `table.rs` (what each descriptor is), `offload.rs` (kernel socket → engine socket), `connect.rs`, `remember.rs` (options), `user.rs` (EFAULT), `poll.rs`, `epset.rs`,
+//! `table.rs` (what each descriptor is), `held.rs`, `offload.rs` (kernel socket → engine socket), `connect.rs`, `remember.rs` (options), `user.rs` (EFAULT), `poll.rs`, `epset.rs`,
 //! `epqueue.rs`, `epwait.rs` (waiting), `fork.rs`, `image.rs`, `keep.rs`, `spawn.rs`, `rights.rs`, `relayed.rs` and `adopt.rs` (sockets that leave for, or come from, another process image), `ctx.rs` (registration), `addr.rs`, `msg.rs`, `log.rs`, `sys.rs` (raw system calls).
 //!
 //! Rules of every hook: a descriptor that is not ours goes straight to the kernel by a raw system call; nothing is taken from the program's
@@ -13,7 +13,7 @@
 //!
 //! Not seen by the shim: programs that make system calls themselves.
 //!
-//! `unsafe` stands in every file but `connect.rs`, `remember.rs` and `log.rs`: this crate is a boundary to C. So does `tests/preload.rs` (signals, limits).
+//! `unsafe` stands in every file but `connect.rs`, `held.rs`, `remember.rs` and `log.rs`: this crate is a boundary to C. So does `tests/preload.rs` (signals, limits).
 
 #![deny(unsafe_code)]
 
@@ -28,6 +28,7 @@ mod epset;
 mod epwait;
 mod exec_list;
 mod fork;
+mod held;
 mod hooks_data;
 mod hooks_exec;
 mod hooks_fd;

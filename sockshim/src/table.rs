@@ -10,6 +10,8 @@ use toe_core::SockId;
 use toe_core::app::{Link, Sock};
 use toe_core::shm::{IndexPool, MAX_SOCKS, app_flags};
 
+pub use crate::held::{Held, engine, get, stream, unrelayed};
+
 /// Descriptors beyond this are the kernel's.
 pub const MAX_FDS: usize = 1 << 20;
 /// Engine sockets of one process.
@@ -95,7 +97,7 @@ impl Entry {
         Entry::new(kind, u64::from(generation & 0xff_ffff) << 24 | u64::from(index))
     }
 
-    fn local_index(self) -> usize {
+    pub fn local_index(self) -> usize {
         (self.0 >> 4 & 0xff_ffff) as usize
     }
 
@@ -122,6 +124,8 @@ pub struct Local {
     pub connect_told: AtomicU32,
     /// Who bound it (`connect::PROGRAM`, `connect::LISTENER`): then it keeps its address when it is dissolved.
     pub bound: AtomicU32,
+    /// Calls that wait for the end of a connect or for a connection to accept.
+    pub waiters: AtomicU32,
     /// 1: the placeholder has SOL_SOCKET options that accepted sockets inherit.
     pub opts: AtomicU32,
     /// See `remember.rs`.
@@ -258,7 +262,8 @@ impl Tables {
         local.link.store(link as u32, Relaxed);
         local.sock.store(sock.0, Relaxed);
         local.v6.store(v6.into(), Relaxed);
-        let words = [&local.forced_nonblock, &local.items, &local.connect_told, &local.bound, &local.opts];
+        let words =
+            [&local.forced_nonblock, &local.items, &local.connect_told, &local.bound, &local.waiters, &local.opts];
         for word in words.into_iter().chain(&local.remembered) {
             word.store(0, Relaxed);
         }
@@ -334,7 +339,7 @@ impl Tables {
     }
 
     /// One descriptor or call less. The last one closes the socket.
-    fn unref(&self, index: usize) {
+    pub fn unref(&self, index: usize) {
         let Some(local) = self.locals.get(index) else { return };
         if local.refs.fetch_sub(1, AcqRel) != 1 {
             return;
@@ -362,6 +367,7 @@ impl Tables {
     pub fn recount(&self) {
         let used = (self.local_pool.fresh.load(Relaxed) as usize).min(MAX_LOCALS);
         self.locals[..used].iter().for_each(|l| {
+            l.waiters.store(0, Relaxed);
             if l.refs.load(Relaxed) > 0 {
                 // Above any count, so that none reaches zero while counting.
                 l.refs.store(1 << 30, Relaxed);
@@ -415,74 +421,5 @@ impl Local {
         let index = &t.by_sock[self.link()][old.id.index()];
         t.by_sock[self.link()][new.id.index()].store(index.swap(0, AcqRel), Release);
         Some(new)
-    }
-}
-
-/// An engine socket in use by one call: it is not closed before this is dropped.
-pub struct Held {
-    pub tables: &'static Tables,
-    pub local: &'static Local,
-    pub sock: Sock<'static>,
-    pub hybrid: bool,
-    /// The descriptor it was reached by.
-    pub fd: i32,
-    index: usize,
-}
-
-/// The engine socket behind `fd`, if it is one.
-#[inline]
-pub fn get(fd: i32) -> Option<Held> {
-    let e = entry(fd);
-    match e.kind() {
-        Kind::Engine | Kind::Hybrid => hold(fd, e),
-        _ => None,
-    }
-}
-
-/// As [`get`], but not for hybrid listeners, whose options and names are the kernel's.
-#[inline]
-pub fn engine(fd: i32) -> Option<Held> {
-    let e = entry(fd);
-    if e.kind() == Kind::Engine { hold(fd, e) } else { None }
-}
-
-/// As [`engine`], but not for relayed sockets either, whose data calls are the placeholder's.
-#[inline]
-pub fn stream(fd: i32) -> Option<Held> {
-    engine(fd).filter(|h| !h.sock.relayed())
-}
-
-/// As [`get`], but not for relayed sockets.
-#[inline]
-pub fn unrelayed(fd: i32) -> Option<Held> {
-    get(fd).filter(|h| !h.sock.relayed())
-}
-
-fn hold(fd: i32, mut e: Entry) -> Option<Held> {
-    crate::fork::check_process();
-    let tables = tables()?;
-    loop {
-        let index = e.local_index();
-        let local = tables.locals.get(index)?;
-        if local.refs.fetch_update(AcqRel, Acquire, |r| (r > 0).then_some(r + 1)).is_ok() {
-            if entry(fd) == e
-                && let Some(sock) = local.sock()
-            {
-                return Some(Held { tables, local, sock, hybrid: e.kind() == Kind::Hybrid, fd, index });
-            }
-            tables.unref(index);
-        }
-        let now = entry(fd);
-        if now == e || !matches!(now.kind(), Kind::Engine | Kind::Hybrid) {
-            return None;
-        }
-        e = now;
-    }
-}
-
-impl Drop for Held {
-    #[inline]
-    fn drop(&mut self) {
-        self.tables.unref(self.index);
     }
 }

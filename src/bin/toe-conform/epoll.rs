@@ -218,8 +218,8 @@ cases! {
         ctl(t, a, EPOLL_CTL_MOD, l, IN, 1);
         t.client(l);
         t.until(l, libc::POLLIN);
-        wait(t, a, 0);
-        wait(t, b, 0);
+        wait(t, a, 2000);
+        wait(t, b, 2000);
     }
     fn exclusive_wrong(t) {
         let (c, _s) = t.pair();

@@ -21,7 +21,7 @@ cases! {
     }
     fn socket_others_pass(t) {
         let u = t.fd("udp", c!(socket(t.domain(), libc::SOCK_DGRAM, 0)));
-        t.bind(u, t.addr(0));
+        t.bind(u, t.any(0));
         t.name(u);
         let mut pair = [0; 2];
         t.r("socketpair", c!(socketpair(libc::AF_UNIX, libc::SOCK_STREAM, 0, pair.as_mut_ptr())));
