@@ -87,11 +87,16 @@ pub fn due() -> bool {
 /// but not for long.
 pub fn pass_on(poke: impl FnOnce()) {
     let reached = REACHED.load(Acquire);
-    if PASSES.load(Relaxed) != 0 && PASSES.fetch_update(Relaxed, Relaxed, |n| n.checked_sub(1)).is_ok() {
+    if passing() {
         poke();
         let limit = Timespec { tv_sec: 0, tv_nsec: PASS_NS };
         let _ = futex::wait(&REACHED, Flags::PRIVATE, reached, Some(&limit));
     }
+}
+
+/// Was a thread cancelled a short while ago? Then who takes a wake-up that is not for it leaves another behind.
+pub fn passing() -> bool {
+    PASSES.load(Relaxed) != 0 && PASSES.fetch_update(Relaxed, Relaxed, |n| n.checked_sub(1)).is_ok()
 }
 
 fn forget_me() {

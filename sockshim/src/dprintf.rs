@@ -11,7 +11,7 @@ use crate::table::stream;
 use libc::{c_char, c_int, c_void};
 
 /// A `va_list` as C passes it: a pointer to its one element on both architectures.
-type VaList = *mut c_void;
+pub type VaList = *mut c_void;
 
 unsafe extern "C" {
     fn vasprintf(out: *mut *mut c_char, format: *const c_char, args: VaList) -> c_int;
@@ -145,6 +145,8 @@ macro_rules! trampoline {
         }
     };
 }
+
+pub(crate) use trampoline;
 
 trampoline!(dprintf, vdprintf, "2", "rdx", "x2");
 trampoline!(__dprintf_chk, __vdprintf_chk, "3", "rcx", "x3");

@@ -390,7 +390,7 @@ pub fn rest(t: &Tables, ep: &EpSet) {
     for (_, _, set) in ep.each_set() {
         // First, so that what comes from now on is kept.
         set.clear();
-        if !set.arm() || queued {
+        if !set.arm() || queued || crate::cancel::passing() {
             set.poke();
         }
     }

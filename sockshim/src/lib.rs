@@ -2,7 +2,7 @@
 //!
 //! Files: `hooks_life.rs` (socket, bind, listen, accept, connect, shutdown), `hooks_data.rs` (read … recvmmsg), `hooks_pipe.rs` (sendfile, splice),
 //! `hooks_ready.rs` (poll, select, epoll), `hooks_opt.rs` (options, names, ioctl), `hooks_fd.rs` (close, dup, fcntl),
-//! `hooks_exec.rs` (exec, posix_spawn, system, popen, daemon), `hooks_pos.rs` (preadv2, pwritev2), `hooks_stdio.rs` and `dprintf.rs` (stdio), `hooks_syscall.rs` (calls by number), `uring.rs` (io_uring),
+//! `hooks_exec.rs` (exec, posix_spawn, system, popen, daemon), `hooks_pos.rs` (preadv2, pwritev2), `hooks_stdio.rs` and `dprintf.rs` (stdio), `exec_list.rs` (execl and its like), `hooks_syscall.rs` (calls by number), `uring.rs` (io_uring),
 //! `points.rs` and `cancel.rs` (cancellation points).
 //! Below them: `internal.rs` (descriptors of ours), `real.rs` (libc's own functions),
 //! `table.rs` (what each descriptor is), `held.rs`, `offload.rs` (kernel socket → engine socket), `connect.rs`, `remember.rs` (options), `user.rs` (EFAULT), `poll.rs`, `epset.rs`,
@@ -26,6 +26,7 @@ mod dprintf;
 mod epqueue;
 mod epset;
 mod epwait;
+mod exec_list;
 mod fork;
 mod held;
 mod hooks_data;

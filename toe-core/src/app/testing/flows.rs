@@ -103,19 +103,21 @@ impl State {
     }
 
     fn connect(&mut self, key: Key, region: &Region, slot: &SockSlot, addr: SocketAddr) {
+        let bound = slot.local.load();
+        // Bound to a port only: the address is chosen now, before the listener is told.
+        if let Some(port) = bound.filter(|a| a.ip().is_unspecified()).map(|a| a.port()) {
+            slot.local.store(Some(SocketAddr::new(IpAddr::V4(Ipv4Addr::new(127, 77, 0, 1)), port)));
+        }
         let accepted = self.listener_at(addr).and_then(|l| self.accepted(l, slot, addr));
         match accepted {
             None => {
+                slot.local.store(bound);
                 slot.error.store(Errno::CONNREFUSED.raw_os_error() as u32, Relaxed);
                 slot.state.store(SockState::Closed as u32, Release);
             }
             Some(peer) => {
                 self.peers.insert(key, Some(peer));
                 self.peers.insert(peer, Some(key));
-                if slot.local.load().is_some_and(|a| a.ip().is_unspecified()) {
-                    let port = slot.local.load().map_or(0, |a| a.port());
-                    slot.local.store(Some(SocketAddr::new(IpAddr::V4(Ipv4Addr::new(127, 77, 0, 1)), port)));
-                }
                 slot.state.store(SockState::Established as u32, Release);
             }
         }
