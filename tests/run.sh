@@ -3,7 +3,7 @@
 # needs none; each test that cannot run says `SKIP name: reason`. The last lines are the test runner's own summary.
 #
 #   TOE_TEST_BYTES        bytes each way of the large transfers (1 GiB)
-#   TOE_TEST_FAULT_BYTES  bytes each way over links with faults (a sixteenth of the above)
+#   TOE_TEST_FAULT_BYTES  bytes each way over links with faults (a quarter of the above)
 #   TOE_TEST_STACK=kernel the kernel's TCP on both sides: a check of the tests themselves
 set -euo pipefail
 cd "$(dirname "$0")/.."

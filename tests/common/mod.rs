@@ -50,9 +50,9 @@ pub fn bulk_bytes() -> u64 {
     env_bytes("TOE_TEST_BYTES", if cfg!(debug_assertions) { 64 << 20 } else { 1 << 30 })
 }
 
-/// Bytes each way of transfers over a link with faults: `TOE_TEST_FAULT_BYTES`, else a sixteenth of the large ones.
+/// Bytes each way of transfers over a link with faults: `TOE_TEST_FAULT_BYTES`, else a quarter of the large ones.
 pub fn fault_bytes() -> u64 {
-    env_bytes("TOE_TEST_FAULT_BYTES", bulk_bytes() / 16)
+    env_bytes("TOE_TEST_FAULT_BYTES", bulk_bytes() / 4)
 }
 
 fn env_bytes(name: &str, default: u64) -> u64 {

@@ -33,8 +33,9 @@ fn killed_server(pairing: Pairing, test: &str) {
     on(pairing, test, &RigSpec::default(), |rig, server, client| {
         let addr = server.addr(Ip::V4, port());
         let before: Vec<usize> = rig.daemons.iter().map(|d| d.memfds()).collect();
-        let took = (0..5).map(|_| kill_server(server, client, addr)).min().unwrap_or_default();
-        assert!(took <= Duration::from_millis(200), "the peer learned of it only after {took:?}, at best of 5 times");
+        let took: Vec<Duration> = (0..5).map(|_| kill_server(server, client, addr)).collect();
+        println!("{test}: from the kill to the end of the peer's read {took:?}");
+        assert!(took.iter().all(|t| *t <= Duration::from_millis(200)), "the peer learned of it only after {took:?}");
         for (daemon, before) in rig.daemons.iter().zip(before) {
             wait_for("the daemon to let go of regions", LIMIT, || (daemon.memfds() == before).then_some(()));
         }
