@@ -55,7 +55,9 @@ impl State {
                 None
             }
             Some(ReqOp::Connect) => {
-                if slot.local.load().is_none_or(|a| a.port() == 0) {
+                // A socket that was dissolved still shows a name.
+                let unbound = slot.state.load(Acquire) == SockState::New as u32;
+                if unbound || slot.local.load().is_none_or(|a| a.port() == 0) {
                     self.bind(slot, Some(SocketAddr::new(Ipv4Addr::new(127, 77, 0, 1).into(), 0)));
                 }
                 slot.remote.store(addr);
