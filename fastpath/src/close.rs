@@ -33,10 +33,18 @@ impl Flow {
     pub fn orphaned(&mut self) {
         self.app.orphan = true;
         let unread = self.rcv.published > self.app.head;
-        if unread || self.app.flags & app_flags::LINGER_RST != 0 {
+        if unread {
             self.end(How::Aborted, 0, true);
-        } else {
+        } else if self.app.flags & app_flags::LINGER_RST == 0 {
             self.close_tx();
+        }
+    }
+
+    /// An orphan with SO_LINGER of no time: what it wrote and the windows allow has left by now, as Linux sends it before
+    /// close(2) can be called; then comes the RST.
+    pub fn abort_if_told(&mut self) {
+        if self.app.orphan && self.ending.is_none() && self.app.flags & app_flags::LINGER_RST != 0 {
+            self.end(How::Aborted, 0, true);
         }
     }
 

@@ -83,6 +83,9 @@ impl Flow {
             None => self.send_all(env, port),
             Some(_) => Turn::Done,
         };
+        if turn == Turn::Done {
+            self.abort_if_told();
+        }
         // Sending may have found the app lying.
         let turn = match self.ending {
             Some(_) if turn != Turn::Full => self.send_farewell(env, port),

@@ -330,3 +330,15 @@ fn requests_are_answered_or_passed_on() {
     s.poll();
     assert_eq!(s.host.kicked.len(), 1);
 }
+
+/// Bytes that were written just before a close that resets are on their way like any others.
+#[test]
+fn bytes_leave_before_the_reset() {
+    let mut s = Script::new();
+    s.app().write(100);
+    s.app().slot().app_flags.fetch_or(app_flags::LINGER_RST, Relaxed);
+    s.app().close();
+    s.poll();
+    s.expect(&["AP 0:100 ack 0", "AR 100:100 ack 0"]);
+    assert!(matches!(ended(&s), CloseKind::Aborted));
+}

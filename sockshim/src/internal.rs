@@ -1,7 +1,5 @@
 //! The shim's own descriptors give way to the program's: a program that puts something on a number of ours gets the number,
-//! and ours moves. And what libc replaces without calling our `dup2` is forgotten.
-
-#![allow(unsafe_code)]
+//! and ours moves.
 
 use crate::ctx;
 use crate::table::{Entry, Kind, MAX_LINKS, tables};

@@ -192,6 +192,12 @@ impl Proc {
         ticks(self.pid())
     }
 
+    /// How often its threads have gone to sleep so far.
+    pub fn switches(&self) -> u64 {
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.pid())).into_iter().flatten().flatten();
+        tasks.map(|t| voluntary_switches(&read(&t.path().join("status")))).sum()
+    }
+
     /// Command line and the ends of both outputs.
     pub fn describe(&self) -> String {
         format!("{}\n--- stdout\n{}\n--- stderr\n{}", self.name, tail(&self.out()), tail(&self.err()))
@@ -216,6 +222,12 @@ pub fn ticks(pid: u32) -> u64 {
     let field = |i: usize| fields.get(i).and_then(|f| f.parse::<u64>().ok()).unwrap_or(0);
     // proc_pid_stat(5): utime is field 14, stime 15; the third field is the first after the name.
     field(11) + field(12)
+}
+
+/// Of a `/proc/PID/task/TID/status`.
+fn voluntary_switches(status: &str) -> u64 {
+    let line = status.lines().find_map(|l| l.strip_prefix("voluntary_ctxt_switches:"));
+    line.and_then(|n| n.trim().parse().ok()).unwrap_or(0)
 }
 
 fn task_state(task: &Path) -> Option<String> {

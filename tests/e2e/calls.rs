@@ -47,3 +47,8 @@ fn by_number() {
 fn cancelled() {
     same_as_kernel("cancel");
 }
+
+#[test]
+fn inetd() {
+    same_as_kernel("inetd");
+}

@@ -1,12 +1,14 @@
 //! Connections that outlive the process image that accepted them.
 
-use crate::common::{Ip, RigSpec, port, program, script, skip};
+use crate::common::{Ip, Moved, RigSpec, port, program, script, skip};
 use crate::{Pairing, on, on_each_pairing};
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(120);
+/// What relay.py moves each way in one of its connections.
+const BULK: u64 = 16 << 20;
 
 on_each_pairing!(over_exec, relayed);
 
@@ -21,6 +23,8 @@ fn over_exec(pairing: Pairing, test: &str) {
         let got = client.cmd(&python).arg(script("inherit.py")).args(&format!("connect {at}")).run(LIMIT);
         assert!(got.status.success() && got.out.trim() == "answered 8", "{got:?}\n{}", serving.describe());
         serving.wait_ok(LIMIT);
+        // Eight questions and answers of some words each.
+        Moved::both(8 * 8)
     });
 }
 
@@ -28,7 +32,10 @@ fn over_exec(pairing: Pairing, test: &str) {
 fn relayed(pairing: Pairing, test: &str) {
     let (Some(python), Some(cc)) = (program(test, "python3"), program(test, "cc")) else { return };
     on(pairing, test, &RigSpec::default(), |rig, server, client| {
-        let Some(plain) = plain(&cc, rig.dir.path()) else { return skip(test, "no static libc") };
+        let Some(plain) = plain(&cc, rig.dir.path()) else {
+            skip(test, "no static libc");
+            return Moved::both(0);
+        };
         let at = format!("{} {}", server.ip(Ip::V4), port());
         let serve = server.cmd(&python).arg("-u").arg(script("relay.py"));
         let mut serving = serve.args(&format!("serve {at}")).arg(plain).spawn();
@@ -37,6 +44,7 @@ fn relayed(pairing: Pairing, test: &str) {
         let last = got.out.lines().last();
         assert!(got.status.success() && last == Some("answered 9"), "{got:?}\n{}", serving.describe());
         serving.wait_ok(LIMIT);
+        Moved::both(BULK)
     });
 }
 
