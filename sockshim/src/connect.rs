@@ -3,7 +3,8 @@
 
 use crate::addr::Given;
 use crate::offload::is_set;
-use crate::table::Held;
+use crate::sys::sys;
+use crate::table::{Entry, Held, entry};
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use core::sync::atomic::Ordering::{Relaxed, Release};
 use libc::c_int;
@@ -15,7 +16,7 @@ use toe_core::shm::{SockState, app_flags};
 
 /// Who bound a socket: [`Local::bound`](crate::table::Local::bound).
 pub const PROGRAM: u32 = 1;
-/// Accepted: the listener did.
+/// Accepted: the listener did. Or the kernel, whose port it shares.
 pub const LISTENER: u32 = 2;
 
 /// How long a port that was given up may take to be free, or a woken thread to run.
@@ -133,6 +134,21 @@ fn stop_listening(h: &Held) -> Result<(), Errno> {
         renew(h, None);
     }
     Ok(())
+}
+
+/// A listener that the kernel shares has stopped listening there: from now on it is the kernel's alone.
+pub fn leave_to_kernel(h: &Held) {
+    let _ = h.sock.shutdown(Shut::Read);
+    if !h.sock.nonblocking() {
+        let status = sys!(SYS_fcntl, h.fd, libc::F_GETFL).max(0) as c_int;
+        sys!(SYS_fcntl, h.fd, libc::F_SETFL, status & !libc::O_NONBLOCK);
+    }
+    let this = entry(h.fd);
+    h.tables.each(|fd, e| {
+        if e == this {
+            h.tables.enter(fd, Entry(0));
+        }
+    });
 }
 
 /// A fresh slot in the place of the one that `h` has, if nobody else has done so; with an error pending.

@@ -243,6 +243,9 @@ fn beside_kernel(
     let asked = sock.bind(name).and_then(|()| sock.listen(backlog));
     let made = asked.and_then(|()| t.new_local(n, sock.id, v6, Kind::Hybrid).ok_or(Errno::NOBUFS));
     let new = made.inspect_err(|_| sock.release())?;
+    if entry(fd).has(cand::OPTS) {
+        t.import_options(new, fd, true);
+    }
     force_nonblocking(fd, &sock);
     sock.slot.cookie.store(offload::cookie(fd), Relaxed);
     let was = entry(fd);
@@ -361,9 +364,9 @@ fn accept_either(
 ) -> Result<c_int, Errno> {
     let deadline = deadline_ms(h.sock.slot.rcv_timeo_ms.load(Relaxed));
     loop {
-        if h.sock.acceptable() && h.sock.state() == SockState::Listening {
+        if h.sock.acceptable() && h.sock.may_accept().is_ok() {
             match take(h, fd, address, len, flags) {
-                Err(Errno::AGAIN | Errno::INVAL) => {}
+                Err(Errno::AGAIN) => {}
                 other => return other,
             }
         }
@@ -396,6 +399,15 @@ pub fn connect(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int {
             None => raw(),
         },
         (Kind::Candidate, Some(a), Some(t)) => ret(connect_candidate(t, fd, a, raw).map(|r| r as usize)) as c_int,
+        (Kind::Hybrid, _, _) => {
+            let r = raw();
+            if r == 0
+                && let Some(h) = get(fd)
+            {
+                connect::leave_to_kernel(&h);
+            }
+            r
+        }
         _ => raw(),
     }
 }
@@ -456,15 +468,24 @@ fn connect_via(t: &'static Tables, fd: c_int, n: usize, link: &'static Link, a: 
             s.bind(if name.ip().is_unspecified() { any_of_target() } else { name })?;
         }
         s.connect(a)
-    })
+    })?;
+    if let (Some(name), Some(h)) = (name, get(fd))
+        && !name.ip().is_unspecified()
+    {
+        h.local.bound.store(connect::LISTENER, Relaxed);
+    }
+    Ok(())
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
     let Some(h) = unrelayed(fd) else { return libc_ret(sys!(SYS_shutdown, fd, how)) as c_int };
-    let outcome = connect::halves(how).and_then(|half| connect::shutdown(&h, half));
     if h.hybrid {
-        return libc_ret(sys!(SYS_shutdown, fd, how)) as c_int;
+        let r = sys!(SYS_shutdown, fd, how);
+        if r == 0 && how != libc::SHUT_WR {
+            connect::leave_to_kernel(&h);
+        }
+        return libc_ret(r) as c_int;
     }
-    ret(outcome.map(|()| 0)) as c_int
+    ret(connect::halves(how).and_then(|half| connect::shutdown(&h, half)).map(|()| 0)) as c_int
 }

@@ -35,6 +35,7 @@ extern "C" fn setsockopt(fd: c_int, level: c_int, name: c_int, value: *const c_v
             let r = raw();
             if let (0, Some(h), Ok(v)) = (r, get(fd), int(value, len)) {
                 let _ = h.sock.set_option(level, name, v);
+                h.local.opts.store(1, Relaxed);
                 adopt_timeout(&h, fd, level, name);
             }
             libc_ret(r) as c_int

@@ -62,7 +62,7 @@ extern "C" fn sendfile64(out: c_int, input: c_int, offset: *mut off_t, count: si
 
 fn send_file(h: &Held, input: c_int, offset: *mut off_t, count: usize) -> Result<usize, Errno> {
     // Only what can be read without waiting for somebody.
-    if matches!(file_type(input)?, libc::S_IFIFO | libc::S_IFSOCK) {
+    if matches!(file_type(input)?, libc::S_IFIFO | libc::S_IFSOCK | libc::S_IFDIR) {
         return Err(Errno::INVAL);
     }
     let at = match offset.is_null() {

@@ -166,7 +166,10 @@ cases! {
         t.bind(l, t.any(0));
         t.listen(l, 2);
         let port = t.local(l).port();
-        restarted(t, || { t.fd("accept", c!(accept(l, null_mut(), null_mut()))); }, || { t.connect(t.tcp(), t.addr(port)); });
+        restarted(t, || { t.fd("accept", c!(accept(l, null_mut(), null_mut()))); }, || {
+            let a = t.addr(port);
+            c!(connect(t.tcp(), a.ptr(), a.len));
+        });
     }
     fn wildcard_accept_gets_shutdown(t) {
         let l = t.tcp();

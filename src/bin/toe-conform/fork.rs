@@ -48,7 +48,7 @@ cases! {
             c!(close(w));
             let mut b = [0u8; 1];
             c!(read(r, b.as_mut_ptr().cast(), 1));
-            t.send(c, b"late", 0);
+            c!(send(c, b"late".as_ptr().cast(), 4, 0));
             crate::sys::quit();
         }
         c!(close(c));

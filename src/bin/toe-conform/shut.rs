@@ -10,14 +10,6 @@ fn both(t: &T, c: c_int, s: c_int) {
     t.levels(s);
 }
 
-/// Waits until the connection is no more.
-fn over(t: &T, fd: c_int) {
-    t.until_true("over", || {
-        let mut a = t.addr(0);
-        c!(getpeername(fd, a.ptr_mut(), &raw mut a.len)) < 0
-    });
-}
-
 fn end(t: &T, fd: c_int) {
     t.until(fd, libc::POLLRDHUP);
     t.recv(fd, 9, 0);
@@ -97,7 +89,7 @@ cases! {
         end(t, c);
         both(t, c, s);
         t.shutdown(s, SHUT_WR);
-        over(t, c);
+        t.until_over(c);
         t.shutdown(c, SHUT_RDWR);
     }
     fn half_close_server(t) {
@@ -128,6 +120,8 @@ cases! {
         end(t, c);
         end(t, s);
         both(t, c, s);
+        t.until_over(c);
+        t.until_over(s);
         t.peer(c);
         t.shutdown(c, SHUT_WR);
         t.shutdown(s, SHUT_RD);
@@ -162,7 +156,7 @@ cases! {
         t.send(c, b"x", 0);
         t.recv(c, 9, 0);
         t.send(s, b"y", 0);
-        over(t, c);
+        t.until_over(c);
         t.peer(c);
         t.shutdown(c, SHUT_RDWR);
     }

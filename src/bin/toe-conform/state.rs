@@ -153,7 +153,7 @@ fn peer_shut(t: &T, (c, s): (c_int, c_int)) -> c_int {
 fn both_closed(t: &T) -> c_int {
     let c = peer_closed(t);
     c!(shutdown(c, libc::SHUT_WR));
-    t.until(c, libc::POLLHUP);
+    t.until_over(c);
     c
 }
 

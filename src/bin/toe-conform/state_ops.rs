@@ -136,7 +136,8 @@ fn outq(t: &T, s: &Subject) {
 
 fn tcp_state(t: &T, s: &Subject) {
     let (mut info, mut len) = ([0u8; 104], 104u32);
-    // What was sent may still be under way: FIN-WAIT-1.
+    // What was sent may still be under way, or about to be: FIN-WAIT-1.
+    t.calm(s.fd, libc::POLLNVAL);
     t.until_true("state", || {
         c!(getsockopt(s.fd, libc::IPPROTO_TCP, libc::TCP_INFO, info.as_mut_ptr().cast(), &raw mut len));
         info[0] != 4

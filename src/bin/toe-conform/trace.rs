@@ -192,6 +192,14 @@ impl T {
         });
     }
 
+    /// Waits until the connection is no more.
+    pub fn until_over(&self, fd: c_int) {
+        self.until_true("over", || {
+            let mut a = self.addr(0);
+            c!(getpeername(fd, a.ptr_mut(), &raw mut a.len)) < 0
+        });
+    }
+
     /// Waits until `done`, looking again and again.
     pub fn until_true(&self, what: &str, mut done: impl FnMut() -> bool) {
         let start = Instant::now();

@@ -116,7 +116,7 @@ cases! {
             (m.msg_control, m.msg_controllen) = (control.as_mut_ptr().cast(), 20);
             t.r(name, c!(sendmsg(c, &raw const m, 0)));
         }
-        t.until_bytes(s, 1);
+        t.until_bytes(s, 4);
         t.recvmsg(s, 10, 0);
     }
     fn recvmsg_fields(t) {

@@ -26,8 +26,11 @@ impl Sock<'_> {
         let state = self.state();
         let error = if self.slot.error.load(Acquire) != 0 { ERR } else { 0 };
         match state {
-            // A listener that was shut down is closed.
-            SockState::Listening if self.receive_shut() => IN | RDNORM | RDHUP | HUP | OUT | WRNORM,
+            // A listener that was shut down is closed. One that the kernel shares says so there.
+            SockState::Listening if self.receive_shut() => {
+                let shared = self.slot.app_flags.load(Acquire) & app_flags::KERNEL_BOUND != 0;
+                if shared { 0 } else { HUP | OUT | WRNORM }
+            }
             SockState::Listening if self.acceptable() => IN | RDNORM,
             SockState::Listening => 0,
             SockState::Connecting => error,
