@@ -101,7 +101,7 @@ fn header(msg: *const msghdr) -> Result<msghdr, Errno> {
     if !m.msg_name.is_null() && (m.msg_namelen as i32) < 0 {
         return Err(Errno::INVAL);
     }
-    if m.msg_iovlen as usize > MAX_IOV {
+    if m.msg_iovlen > MAX_IOV {
         return Err(Errno::MSGSIZE);
     }
     Ok(m)
@@ -113,8 +113,8 @@ pub fn sendmsg(h: &Held, msg: *const msghdr, flags: c_int) -> Result<usize, Errn
     if !m.msg_name.is_null() {
         user::readable(m.msg_name, (m.msg_namelen as usize).min(128))?;
     }
-    let mut src = cursor(m.msg_iov, m.msg_iovlen as usize, To::Socket)?;
-    if m.msg_controllen as usize > 0 {
+    let mut src = cursor(m.msg_iov, m.msg_iovlen, To::Socket)?;
+    if m.msg_controllen > 0 {
         check_control(&m)?;
     }
     send(h, &mut src, flags)
@@ -122,7 +122,7 @@ pub fn sendmsg(h: &Held, msg: *const msghdr, flags: c_int) -> Result<usize, Errn
 
 /// SCM_TXTIME and its like are for other sockets: EINVAL, as for a header whose length is none.
 fn check_control(m: &msghdr) -> Result<(), Errno> {
-    let len = m.msg_controllen as usize;
+    let len = m.msg_controllen;
     if len > i32::MAX as usize {
         return Err(Errno::NOBUFS);
     }
@@ -149,7 +149,7 @@ fn check_control(m: &msghdr) -> Result<(), Errno> {
 /// `recvmsg`: no address, no control data, no flags but the one that is always given back.
 pub fn recvmsg(h: &Held, msg: *mut msghdr, flags: c_int) -> Result<usize, Errno> {
     let m = header(msg)?;
-    let n = recv(h, &mut cursor(m.msg_iov, m.msg_iovlen as usize, To::Program)?, flags)?;
+    let n = recv(h, &mut cursor(m.msg_iov, m.msg_iovlen, To::Program)?, flags)?;
     user::writable(msg, size_of::<msghdr>())?;
     // SAFETY: the program's message header, and it is there.
     unsafe {

@@ -97,7 +97,7 @@ mod tests {
         let mut now = tally.since;
         (0..WINDOW)
             .filter_map(|i| {
-                now = now + step;
+                now += step;
                 tally.count(cpu_of(i), now)
             })
             .next()
