@@ -48,7 +48,9 @@ fn semantics() {
     // Each pair of addresses, the non-blocking one, the bound source, the untaken one, 40 to two listeners, the child's.
     assert_carried(&rig, 7 + 1 + 1 + 1 + 40 + 1);
     if rig.has_engine() {
-        assert_eq!((why(&rig, "no_listener"), why(&rig, "kernel_peer")), (1, 1), "{:?}", status(&rig));
+        // The plain server, and the non-blocking connect to a listener just closed unless the engine itself still refuses it.
+        let kernel = (why(&rig, "no_listener"), why(&rig, "kernel_peer"));
+        assert!(matches!(kernel, (1..=2, 1)), "{kernel:?} {:?}", status(&rig));
     }
     assert_clean(&rig);
 }
