@@ -6,7 +6,7 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::atomic::Ordering::{Relaxed, Release};
 use toe_core::app::rules::{Action, Role, plain};
-use toe_core::flow::is_shared;
+use toe_core::flow::{SHARED, is_shared};
 use toe_core::shm::{MAX_RULES, RegionHeader};
 
 /// `ShmRule::origin` of a rule that no one wrote.
@@ -91,7 +91,7 @@ fn no_unicast() -> Vec<Rule> {
 /// 127.0.0.1 and ::1.
 fn loopback(config: &Config) -> Vec<Rule> {
     let hosts: &[IpAddr] = match config.daemon.loopback {
-        Loopback::Offload => &[IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)],
+        Loopback::Offload => &SHARED,
         Loopback::Kernel => &[],
     };
     hosts.iter().map(|ip| engine(Prefix::host(*ip), RuleRole::Any, Stack::Toe, Origin::Loopback)).collect()
@@ -139,9 +139,8 @@ pub fn decide<'a>(config: &Config, rules: &'a [Rule], role: Role, addr: SocketAd
 /// The rules by which a listener on the wildcard address `addr` (`::` without IPV6_V6ONLY) gets connections of the engine; the
 /// shim's reading once more.
 pub fn decide_wildcard(rules: &[Rule], addr: SocketAddr) -> Vec<&Rule> {
-    let port = |r: &&Rule| addr.port() == 0 || (r.ports.0..=r.ports.1).contains(&addr.port());
     let family = |r: &&Rule| addr.is_ipv6() || r.cidr.is_none_or(|c| c.addr.is_ipv4());
-    let live = rules.iter().filter(|r| r.role_bits() & 2 != 0).filter(port).filter(family);
+    let live = rules.iter().filter(|r| r.concerns(Role::Listen, addr.port())).filter(family);
     // A rule for a part of the addresses says nothing of the others.
     let all = |r: &Rule| r.stack != Stack::Toe && r.cidr.is_none_or(|c| c.len == 0);
     live.take_while(|r| !all(r)).filter(|r| r.stack == Stack::Toe).collect()
@@ -149,9 +148,13 @@ pub fn decide_wildcard(rules: &[Rule], addr: SocketAddr) -> Vec<&Rule> {
 
 impl Rule {
     fn covers(&self, role: Role, addr: SocketAddr) -> bool {
+        self.concerns(role, addr.port()) && self.cidr.is_none_or(|c| c.contains(addr.ip()))
+    }
+
+    /// Is it for this role and port, whatever the address? Port 0 is yet to be chosen.
+    fn concerns(&self, role: Role, port: u16) -> bool {
         let role = self.role_bits() & if role == Role::Connect { 1 } else { 2 } != 0;
-        let port = addr.port() == 0 || (self.ports.0..=self.ports.1).contains(&addr.port());
-        role && port && self.cidr.is_none_or(|c| c.contains(addr.ip()))
+        role && (port == 0 || (self.ports.0..=self.ports.1).contains(&port))
     }
 
     fn role_bits(&self) -> u32 {

@@ -6,7 +6,7 @@
 use crate::alloc::CHUNK;
 use crate::flow::{Flow, How};
 use crate::poll::Env;
-use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use core::sync::atomic::Ordering::{Acquire, Relaxed};
 use toe_core::flow::CongestionControl;
 use toe_core::notify;
 use toe_core::shm::{APP_SOCKS, ReqOp, STREAM_CHUNKS, app_flags};
@@ -79,17 +79,13 @@ impl Flow {
     /// answer is does not depend on anything that the slow path knows.
     pub fn answer_request(&mut self, env: &Env) {
         let slot = self.slot();
-        let seq = slot.req_seq.load(Acquire);
-        if seq == slot.resp_seq.load(Relaxed) {
-            return;
-        }
+        let Some(seq) = slot.pending_request() else { return };
         let errno = match ReqOp::from_word(slot.req_op.load(Relaxed)) {
             Some(ReqOp::Connect) => libc::EISCONN,
             Some(ReqOp::Bind | ReqOp::Listen) => libc::EINVAL,
             None => libc::EOPNOTSUPP,
         };
-        slot.resp_err.store(errno as u32, Relaxed);
-        slot.resp_seq.store(seq, Release);
+        slot.answer_request(seq, errno);
         notify::all(&self.region, self.sock, slot, &*env.waker);
     }
 

@@ -5,7 +5,6 @@ use crate::alloc::{RegionState, Regions};
 use crate::messages::enqueue;
 use crate::output::{Port, Turn};
 use crate::validate::ChallengeLimit;
-use core::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::sync::Arc;
 use toe_core::msg::{CoreStats, Up};
 use toe_core::nic::{RxCsum, RxMeta, TxError, TxMeta};
@@ -38,9 +37,8 @@ pub(crate) struct Env {
 /// be about a flow that has ended.
 fn misdirected(state: &RegionState, worker: usize, sock: SockId, up: &mut Sender<Up>) {
     let Some(slot) = state.region.sock(sock) else { return };
-    let pending = slot.req_seq.load(Acquire) != slot.resp_seq.load(Relaxed);
     // A full queue: the bit stays set for the next round.
-    if pending && up.offer(Up::Kick { region: state.region.id(), sock }).is_err() {
+    if slot.pending_request().is_some() && up.offer(Up::Kick { region: state.region.id(), sock }).is_err() {
         state.region.kick(worker as u32, sock);
     }
 }

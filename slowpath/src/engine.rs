@@ -13,9 +13,9 @@ use crate::status::WhyCounts;
 use crate::table::{Flow, FlowIds, Listener, RegionState, Regions, held};
 use crate::time_wait::TimeWaits;
 use crate::timers::{Due, Timers};
-use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use core::net::IpAddr;
 use std::sync::Arc;
-use toe_core::flow::FlowKey;
+use toe_core::flow::{FlowKey, SHARED};
 use toe_core::msg::{CoreStats, Down, Up};
 use toe_core::nic::NicCaps;
 use toe_core::notify::Waker;
@@ -157,9 +157,8 @@ impl SlowPath {
     /// A listener on `port` came or went.
     pub(crate) fn publish_port(&self, port: u16) {
         let Some(page) = &self.page else { return };
-        let hosts = [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)];
         let served = |&ip: &IpAddr| self.routing.is_own(ip) && self.ports.listener(ip, port, |_| 0).is_some();
-        page.get().set_shared_port(port, hosts.iter().any(served));
+        page.get().set_shared_port(port, SHARED.iter().any(served));
     }
 
     /// Asks every core for its counters; the answers come with a later [`poll`](Self::poll).

@@ -21,13 +21,12 @@ const MAX_SYNCNT: u32 = 127;
 type Answer = Result<(), i32>;
 
 impl SlowPath {
-    /// Serves the pending request of a socket and answers it.
-    pub(crate) fn request(&mut self, at: SockRef, now: Instant) {
+    /// Serves request `seq` of a socket and answers it.
+    pub(crate) fn request(&mut self, at: SockRef, seq: u32, now: Instant) {
         let Some(r) = self.regions.get_mut(&at.0) else { return };
         let region = r.region.clone();
         let Some(slot) = region.sock(at.1) else { return };
         r.socks.entry(at.1).or_insert_with(|| Sock::new(Phase::Idle));
-        let seq = slot.req_seq.load(Acquire);
         let (op, arg) = (ReqOp::from_word(slot.req_op.load(Relaxed)), slot.req_arg.load(Relaxed));
         let addr = slot.req_addr.load().map(|a| SocketAddr::new(a.ip().to_canonical(), a.port()));
         let result = match op {
@@ -39,8 +38,7 @@ impl SlowPath {
         };
         self.counters.requests += 1;
         self.counters.requests_refused += u64::from(result.is_err());
-        slot.resp_err.store(result.err().unwrap_or(0) as u32, Relaxed);
-        slot.resp_seq.store(seq, Release);
+        slot.answer_request(seq, result.err().unwrap_or(0));
         self.tell(at);
     }
 

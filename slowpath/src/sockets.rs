@@ -25,8 +25,8 @@ impl SlowPath {
         if !known && sock.index() >= APP_SOCKS {
             return;
         }
-        if slot.req_seq.load(Acquire) != slot.resp_seq.load(Relaxed) {
-            self.request(at, now);
+        if let Some(seq) = slot.pending_request() {
+            self.request(at, seq, now);
         } else if !known {
             return self.suspect(at, now);
         }
@@ -162,16 +162,15 @@ impl SlowPath {
         r.procs.remove(&proc);
         let mut let_go = Vec::new();
         if proc.index() < MAX_PROCS {
-            let (word, bit) = (proc.index() / 64, 1u64 << (proc.index() % 64));
             let (app, accepted) = r.ever_used();
             for id in (0..app).chain(APP_SOCKS as u32..accepted) {
                 let Some(slot) = r.region.sock(SockId(id)) else { continue };
-                let had = slot.holders[word].fetch_and(!bit, SeqCst) & bit != 0;
+                let had = slot.let_go(proc);
                 if had && id >= APP_SOCKS as u32 {
                     // It may have died between taking the socket out of the ring and saying so.
                     slot.app_flags.fetch_or(app_flags::TAKEN, SeqCst);
                 }
-                if had && slot.holders.iter().all(|w| w.load(SeqCst) == 0) {
+                if had && !slot.is_held() {
                     let_go.push(SockId(id));
                 }
             }

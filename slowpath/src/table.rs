@@ -51,7 +51,7 @@ pub(crate) fn held(slot: &SockSlot, in_ring: bool) -> bool {
     if in_ring && slot.app_flags.load(SeqCst) & app_flags::TAKEN == 0 {
         return true;
     }
-    slot.holders.iter().any(|w| w.load(SeqCst) != 0)
+    slot.is_held()
 }
 
 /// A region, its processes and sockets.

@@ -4,11 +4,10 @@
 
 use crate::image::{self, Image};
 use crate::keep;
+use crate::real::Real;
 use crate::sys::{libc_ret, sys};
 use crate::table::tables;
-use core::ffi::{CStr, c_char, c_void};
-use core::sync::atomic::AtomicPtr;
-use core::sync::atomic::Ordering::{Acquire, Release};
+use core::ffi::{c_char, c_void};
 use libc::{AT_FDCWD, FILE, c_int, pid_t};
 use toe_core::app::adopt::Keep;
 
@@ -24,23 +23,7 @@ fn env() -> Argv {
     unsafe { environ }
 }
 
-/// libc's own function behind a hook. Looked up when the shim is loaded: a `vfork` child must not.
-struct Real(AtomicPtr<c_void>, &'static CStr);
-
-impl Real {
-    const fn new(name: &'static CStr) -> Real {
-        Real(AtomicPtr::new(core::ptr::null_mut()), name)
-    }
-
-    fn get(&self) -> *mut c_void {
-        if self.0.load(Acquire).is_null() {
-            // SAFETY: a lookup by name.
-            self.0.store(unsafe { libc::dlsym(libc::RTLD_NEXT, self.1.as_ptr()) }, Release);
-        }
-        self.0.load(Acquire)
-    }
-}
-
+// Looked up when the shim is loaded: a `vfork` child must not.
 static EXECVPE: Real = Real::new(c"execvpe");
 static FEXECVE: Real = Real::new(c"fexecve");
 static SPAWN: Real = Real::new(c"posix_spawn");

@@ -249,14 +249,10 @@ fn beside_kernel(
     force_nonblocking(fd, &sock);
     sock.slot.cookie.store(offload::cookie(fd), Relaxed);
     let was = entry(fd);
-    if was.has(cand::DUP) {
-        t.each(|other, e| {
-            if other != fd && e.kind() == Kind::Candidate && e.0 >> cand::GROUP_SHIFT == was.0 >> cand::GROUP_SHIFT {
-                t.share(new);
-                t.swap(other, new);
-            }
-        });
-    }
+    t.each_other(fd, was, |other, _| {
+        t.share(new);
+        t.swap(other, new);
+    });
     t.swap(fd, new);
     if was.has(cand::IN_EPOLL) {
         crate::epset::candidate_moved(t, fd);

@@ -72,14 +72,10 @@ pub fn replace(t: &'static Tables, fd: c_int, link: usize, sock: Sock<'static>) 
         t.import_options(new, fd, opts);
     }
     sock.slot.cookie.store(cookie(holder), Relaxed);
-    if was.has(cand::DUP) {
-        t.each(|other, e| {
-            if other != fd && same_group(e, was) {
-                t.share(new);
-                move_over(t, holder, other, e, new);
-            }
-        });
-    }
+    t.each_other(fd, was, |other, e| {
+        t.share(new);
+        move_over(t, holder, other, e, new);
+    });
     let result = move_over(t, holder, fd, was, new);
     sys::close(holder);
     if result {
@@ -88,10 +84,6 @@ pub fn replace(t: &'static Tables, fd: c_int, link: usize, sock: Sock<'static>) 
         t.discard(new);
         Err(Errno::MFILE)
     }
-}
-
-fn same_group(a: Entry, b: Entry) -> bool {
-    a.kind() == Kind::Candidate && a.0 >> cand::GROUP_SHIFT == b.0 >> cand::GROUP_SHIFT
 }
 
 fn move_over(t: &'static Tables, holder: c_int, fd: c_int, was: Entry, new: Entry) -> bool {
@@ -211,10 +203,13 @@ pub fn mirror_socket_options(from: c_int, to: c_int, buffers: [bool; 2]) -> bool
             let r = sys!(SYS_getsockopt, fd, SOL_SOCKET, name, &raw mut value, &raw mut len);
             (value, if r == 0 { len } else { 0 })
         };
-        if !wanted || get(from) == get(to) {
+        if !wanted {
             continue;
         }
         let (mut value, len) = get(from);
+        if (value, len) == get(to) {
+            continue;
+        }
         if [libc::SO_SNDBUF, libc::SO_RCVBUF].contains(&name) {
             // Doubled by the kernel once already.
             value[0] /= 2;

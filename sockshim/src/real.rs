@@ -7,30 +7,37 @@ use core::sync::atomic::AtomicPtr;
 use core::sync::atomic::Ordering::{Acquire, Release};
 use libc::c_void;
 
-/// The next definition of `name` after ours, looked up once; null: there is none.
-pub fn lookup(cache: &AtomicPtr<c_void>, name: &CStr) -> *mut c_void {
-    let found = cache.load(Acquire);
-    if !found.is_null() {
-        return found;
+/// The next definition of a name after ours.
+pub struct Real(AtomicPtr<c_void>, &'static CStr);
+
+impl Real {
+    pub const fn new(name: &'static CStr) -> Real {
+        Real(AtomicPtr::new(core::ptr::null_mut()), name)
     }
-    // SAFETY: a lookup by name.
-    let found = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
-    cache.store(found, Release);
-    found
+
+    /// It, looked up once; null: there is none.
+    pub fn get(&self) -> *mut c_void {
+        let found = self.0.load(Acquire);
+        if !found.is_null() {
+            return found;
+        }
+        // SAFETY: a lookup by name.
+        let found = unsafe { libc::dlsym(libc::RTLD_NEXT, self.1.as_ptr()) };
+        self.0.store(found, Release);
+        found
+    }
 }
 
 /// `real!(name: extern "C" fn(…) -> …)`: libc's function of that name and type, if it has one.
 macro_rules! real {
     ($name:ident : $type:ty) => {{
-        static CACHE: core::sync::atomic::AtomicPtr<libc::c_void> =
-            core::sync::atomic::AtomicPtr::new(core::ptr::null_mut());
-        let name = const {
+        static REAL: $crate::real::Real = $crate::real::Real::new(
             match core::ffi::CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
                 Ok(name) => name,
                 Err(_) => panic!("a name without zero bytes"),
-            }
-        };
-        let found = $crate::real::lookup(&CACHE, name);
+            },
+        );
+        let found = REAL.get();
         // SAFETY: null is `None`; otherwise libc's function, whose type is the one its manual gives.
         unsafe { core::mem::transmute::<*mut libc::c_void, Option<$type>>(found) }
     }};

@@ -209,12 +209,17 @@ impl Tables {
 
     /// The same for every descriptor of its socket.
     pub fn mark_all(&self, fd: i32, bits: u64) {
-        let of = entry(fd);
         self.mark(fd, bits);
+        self.each_other(fd, entry(fd), |other, _| self.mark(other, bits));
+    }
+
+    /// The other descriptors of the candidate `of`, which is `fd`'s.
+    pub fn each_other(&self, fd: i32, of: Entry, mut f: impl FnMut(i32, Entry)) {
+        let alike = |e: Entry| e.kind() == Kind::Candidate && e.0 >> cand::GROUP_SHIFT == of.0 >> cand::GROUP_SHIFT;
         if of.kind() == Kind::Candidate && of.has(cand::DUP) {
             self.each(|other, e| {
-                if e.kind() == Kind::Candidate && e.0 >> cand::GROUP_SHIFT == of.0 >> cand::GROUP_SHIFT {
-                    self.mark(other, bits);
+                if other != fd && alike(e) {
+                    f(other, e);
                 }
             });
         }

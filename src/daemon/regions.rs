@@ -200,7 +200,7 @@ impl Regions {
     /// Sets the bit of `place` in a socket that somebody holds.
     pub fn hold(&self, place: Place, sock: SockId) {
         if let Some(slot) = self.slot(place.region, sock) {
-            slot.holders[place.proc.index() / 64].fetch_or(1 << (place.proc.index() % 64), SeqCst);
+            slot.hold(place.proc);
         }
     }
 
@@ -229,9 +229,9 @@ impl Regions {
         let last = entry.keeper.is_none();
         if let Some(slot) = entry.region.sock(sock) {
             slot.kept.store(0, SeqCst);
-            slot.holders[proc.index() / 64].fetch_and(!(1 << (proc.index() % 64)), SeqCst);
+            slot.let_go(proc);
             fence(SeqCst);
-            if slot.holders.iter().all(|w| w.load(SeqCst) == 0) {
+            if !slot.is_held() {
                 entry.kick(slot.owner.load(SeqCst), sock);
             }
         }

@@ -2,6 +2,7 @@
 
 #![allow(unsafe_code)]
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
@@ -27,6 +28,13 @@ pub fn peer(fd: BorrowedFd<'_>) -> io::Result<Peer> {
         0 => Ok(Peer { pid: cred.pid as u32, uid: cred.uid }),
         _ => Err(io::Error::last_os_error()),
     }
+}
+
+/// Has everybody at the other end of a Unix socket closed it?
+pub fn hung_up(fd: BorrowedFd<'_>) -> rustix::io::Result<bool> {
+    let mut looked = [PollFd::from_borrowed_fd(fd, PollFlags::empty())];
+    poll(&mut looked, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }))?;
+    Ok(looked[0].revents().contains(PollFlags::HUP))
 }
 
 /// `SO_COOKIE`: a socket's identity, the same through all its descriptors.

@@ -77,9 +77,12 @@ impl fmt::Display for FlowKey {
     }
 }
 
-/// An address that engine and kernel share, 127.0.0.1 or ::1: whoever has a listener there is reached.
+/// Addresses that engine and kernel share: whoever has a listener there is reached.
+pub const SHARED: [IpAddr; 2] = [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)];
+
+/// One of [`SHARED`]?
 pub fn is_shared(ip: IpAddr) -> bool {
-    ip == Ipv4Addr::LOCALHOST || ip == Ipv6Addr::LOCALHOST
+    SHARED.contains(&ip)
 }
 
 /// Congestion control algorithms of the fast path.

@@ -9,7 +9,6 @@ use crate::daemon::sys::{self, Peer};
 use crate::daemon::waker::LiveWaker;
 use mio::Token;
 use mio::unix::SourceFd;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
 use std::collections::{BTreeSet, HashMap};
@@ -250,14 +249,12 @@ impl Control {
     /// Something happened at the other end of a socket that is not relayed: closed; or somebody uses the placeholder itself.
     pub(super) fn kept_event(&mut self, token: usize) {
         let Some(end) = self.kept.socks.get(&token).and_then(|k| k.end.as_ref()) else { return };
-        let mut looked = [PollFd::new(end, PollFlags::IN)];
-        let looked = poll(&mut looked, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).map(|_| looked[0].revents());
-        let Ok(events) = looked else { return };
+        let Ok(hung_up) = sys::hung_up(end.as_fd()) else { return };
         let peeked = rustix::net::recv(end, &mut [0u8; 1], RecvFlags::DONTWAIT | RecvFlags::PEEK);
         match peeked {
             Err(Errno::AGAIN | Errno::INTR) => {}
             Ok((_, 1..)) => self.demote(token),
-            Ok(_) if !events.contains(PollFlags::HUP) => self.demote(token),
+            Ok(_) if !hung_up => self.demote(token),
             other => {
                 // Closed with bytes unread: TCP says so by a reset (RFC 2525 §2.17).
                 if other == Err(Errno::CONNRESET) {

@@ -1,9 +1,9 @@
 //! One relayed socket: bytes, ends and resets, both ways, without ever waiting.
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use crate::daemon::sys;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, Shutdown};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering::Release;
 use toe_core::app::socket::Shut;
 use toe_core::app::{IovCursor, Sock};
@@ -226,8 +226,6 @@ impl Pump {
     }
 
     fn hung_up(&self) -> bool {
-        let mut looked = [PollFd::new(&self.end, PollFlags::empty())];
-        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-        poll(&mut looked, Some(&now)).is_ok() && looked[0].revents().contains(PollFlags::HUP)
+        sys::hung_up(self.end.as_fd()).unwrap_or(false)
     }
 }

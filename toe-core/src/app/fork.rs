@@ -5,7 +5,7 @@ use super::client::{Link, borrow, close_raw, exchange};
 use super::socket::Sock;
 use crate::control::{OP_CHILD, OP_PID, Request};
 use crate::ids::ProcId;
-use core::sync::atomic::Ordering::{AcqRel, Relaxed, SeqCst};
+use core::sync::atomic::Ordering::{AcqRel, Relaxed};
 use rustix::fd::{AsFd, IntoRawFd, RawFd};
 use rustix::io::Errno;
 
@@ -36,7 +36,7 @@ impl Link {
             return Err(Errno::NFILE);
         }
         for sock in socks {
-            sock.slot.holders[proc.index() / 64].fetch_or(1 << (proc.index() % 64), SeqCst);
+            sock.slot.hold(proc);
         }
         Ok(ChildLink { control: control.into_raw_fd(), proc })
     }

@@ -298,16 +298,16 @@ impl<'a> Sock<'a> {
     /// Sets this process's holder bit.
     pub fn hold(&self) {
         if let Some(p) = self.link.proc() {
-            self.slot.holders[p.index() / 64].fetch_or(1 << (p.index() % 64), SeqCst);
+            self.slot.hold(p);
         }
     }
 
     /// This process closes the socket: the last descriptor is gone. The slot must not be used afterwards.
     pub fn release(&self) {
         let Some(p) = self.link.proc() else { return };
-        self.slot.holders[p.index() / 64].fetch_and(!(1 << (p.index() % 64)), SeqCst);
+        self.slot.let_go(p);
         fence(SeqCst);
-        if self.slot.holders.iter().any(|w| w.load(SeqCst) != 0) {
+        if self.slot.is_held() {
             return;
         }
         let listening = self.slot.state.load(Acquire) == SockState::Listening as u32;

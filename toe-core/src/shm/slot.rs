@@ -1,10 +1,41 @@
-//! What daemon and app both do to a [`SockSlot`] (reading its words, its options, emptying it), and the daemon page's ports.
+//! What daemon and app both do to a [`SockSlot`] (requests, holders, options, emptying it), and the daemon page's ports.
 
 use super::layout::{DaemonPage, ReqOp, SLOW_WORKER, SockSlot, SockState};
+use crate::ids::ProcId;
 use core::sync::atomic::AtomicU32;
-use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 
 impl SockSlot {
+    /// The number of the request that waits for an answer.
+    #[inline]
+    pub fn pending_request(&self) -> Option<u32> {
+        let seq = self.req_seq.load(Acquire);
+        (seq != self.resp_seq.load(Relaxed)).then_some(seq)
+    }
+
+    /// Answers request `seq`; 0: done. Daemon only, which then tells the app.
+    pub fn answer_request(&self, seq: u32, errno: i32) {
+        self.resp_err.store(errno as u32, Relaxed);
+        self.resp_seq.store(seq, Release);
+    }
+
+    /// Process `proc` holds the socket.
+    pub fn hold(&self, proc: ProcId) {
+        let (word, bit) = holder(proc);
+        self.holders[word].fetch_or(bit, SeqCst);
+    }
+
+    /// It holds the socket no more. Did it?
+    pub fn let_go(&self, proc: ProcId) -> bool {
+        let (word, bit) = holder(proc);
+        self.holders[word].fetch_and(!bit, SeqCst) & bit != 0
+    }
+
+    /// Does any process hold the socket?
+    pub fn is_held(&self) -> bool {
+        self.holders.iter().any(|w| w.load(SeqCst) != 0)
+    }
+
     /// The words that setsockopt writes and that an accepted or renewed socket has from the one before it.
     pub fn options(&self) -> [&AtomicU32; 15] {
         [
@@ -59,6 +90,11 @@ impl SockSlot {
         self.remote.store(None);
         self.owner.store(SLOW_WORKER, Relaxed);
     }
+}
+
+/// Word and bit of a process in `holders`.
+fn holder(proc: ProcId) -> (usize, u64) {
+    (proc.index() / 64, 1 << (proc.index() % 64))
 }
 
 impl SockState {

@@ -19,8 +19,8 @@ impl State {
     pub(super) fn serve(&mut self, key: Key) {
         let Some(region) = self.region(key) else { return };
         let Some(slot) = region.sock(SockId(key.1)) else { return };
-        if slot.req_seq.load(Acquire) != slot.resp_seq.load(Relaxed) {
-            self.request(key, &region, slot);
+        if let Some(seq) = slot.pending_request() {
+            self.request(key, &region, slot, seq);
         }
         if let Some(Some(peer)) = self.peers.get(&key).copied() {
             self.transfer(key, peer);
@@ -38,14 +38,12 @@ impl State {
         // In this order: an app sets its holder bit before it makes a free slot its own, and before TAKEN.
         let free = slot.state.load(SeqCst) == SockState::Free as u32;
         let waits = key.1 >= APP_SOCKS as u32 && slot.app_flags.load(SeqCst) & app_flags::TAKEN == 0;
-        let held = slot.holders.iter().any(|w| w.load(SeqCst) != 0);
-        if !held && !waits && !free {
+        if !slot.is_held() && !waits && !free {
             self.orphan(key, &region, slot);
         }
     }
 
-    fn request(&mut self, key: Key, region: &Region, slot: &SockSlot) {
-        let seq = slot.req_seq.load(Acquire);
+    fn request(&mut self, key: Key, region: &Region, slot: &SockSlot, seq: u32) {
         let addr = slot.req_addr.load();
         let mut connect = None;
         let err = match ReqOp::from_word(slot.req_op.load(Relaxed)) {
@@ -66,8 +64,7 @@ impl State {
             }
             None => Some(Errno::INVAL),
         };
-        slot.resp_err.store(err.map_or(0, |e| e.raw_os_error() as u32), Relaxed);
-        slot.resp_seq.store(seq, Release);
+        slot.answer_request(seq, err.map_or(0, Errno::raw_os_error));
         notify::all(region, SockId(key.1), slot, &Futexes);
         if let Some(addr) = connect {
             self.connect(key, region, slot, addr);

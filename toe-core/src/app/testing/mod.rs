@@ -249,8 +249,7 @@ impl State {
         let region = self.regions[&conn.region].region.clone();
         for id in 0..MAX_SOCKS as u32 {
             let slot = &region.layout().socks[id as usize];
-            let bit = 1u64 << (conn.proc % 64);
-            if slot.holders[conn.proc as usize / 64].fetch_and(!bit, SeqCst) & bit != 0 {
+            if slot.let_go(crate::ids::ProcId(conn.proc)) {
                 self.serve((conn.region, id));
             }
         }
