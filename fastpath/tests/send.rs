@@ -6,7 +6,6 @@ use common::host::Agreed;
 use common::script::Script;
 use std::sync::atomic::Ordering::Relaxed;
 use toe_core::FlowId;
-use toe_core::flow::CongestionControl;
 use toe_core::msg::{Down, TimerKind};
 use toe_core::shm::app_flags;
 use toe_core::tcp::TcpConfig;
@@ -14,17 +13,7 @@ use toe_core::tcp::TcpConfig;
 const MSS: u64 = 1000;
 
 fn script(sack: bool) -> Script {
-    let agreed = Agreed {
-        mss: MSS as u16,
-        sack,
-        timestamps: false,
-        wscale: 0,
-        congestion: CongestionControl::Reno,
-        ..Agreed::default()
-    };
-    let mut s = Script::with(agreed, TcpConfig::default(), 0);
-    s.step("A 0:0 ack 0", &[]); // the window from here on
-    s
+    Script::reno(MSS as u16, sack)
 }
 
 fn cwnd(s: &Script) -> u64 {

@@ -2,27 +2,15 @@
 
 mod common;
 
-use common::host::Agreed;
 use common::script::Script;
 use std::sync::atomic::Ordering::Relaxed;
-use toe_core::flow::CongestionControl;
-use toe_core::tcp::TcpConfig;
 
 const MSS: u64 = 1000;
 /// More than two round trips and the probe's slack: the handshake took less than a millisecond.
 const SOON: u64 = 5;
 
 fn script(sack: bool) -> Script {
-    let agreed = Agreed {
-        mss: MSS as u16,
-        sack,
-        timestamps: false,
-        wscale: 0,
-        congestion: CongestionControl::Reno,
-        ..Agreed::default()
-    };
-    let mut s = Script::with(agreed, TcpConfig::default(), 0);
-    s.step("A 0:0 ack 0", &[]); // the window from here on
+    let mut s = Script::reno(MSS as u16, sack);
     // A measured round trip.
     s.app().write(MSS);
     s.poll();

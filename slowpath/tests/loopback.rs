@@ -5,7 +5,6 @@ mod common;
 use common::*;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
-use toe_core::flow::FlowInit;
 use toe_core::msg::CloseKind;
 use toe_core::shm::{DaemonPageMap, Region, SockState, app_flags};
 use toe_core::wire::flags::*;
@@ -15,19 +14,6 @@ fn host_of(uid: u32) -> Host {
     let mut cfg = config(MAC, &[("127.77.0.1", 24)]);
     cfg.nics[1].addrs = vec![(ip("127.0.0.1"), 8), (ip("::1"), 128)];
     Host::new(cfg, uid)
-}
-
-/// Whatever is sent comes in again.
-fn loop_back(h: &mut Host, mut came: Came) -> Vec<Box<FlowInit>> {
-    let mut installs = vec![];
-    for _ in 0..20 {
-        for (core, frame) in core::mem::take(&mut came.frames) {
-            h.punt_at(core.0, LOCAL_NIC, frame);
-        }
-        installs.append(&mut came.installs);
-        came = h.run();
-    }
-    installs
 }
 
 /// Registers another user's process and makes it the one that acts. Returns the one before.
@@ -58,7 +44,7 @@ fn a_listener_at_the_address_or_the_wildcard_is_reached() {
         let s = h.socket();
         let (err, came) = h.connect(s, connect);
         assert_eq!(err, 0, "{connect}");
-        let installs = loop_back(&mut h, came);
+        let installs = h.loop_back(came);
         assert_eq!((installs.len(), h.state(s)), (2, SockState::Established), "{connect}");
         let (local, remote) = (h.slot(s).local.load().unwrap(), h.slot(s).remote.load().unwrap());
         assert_eq!((local.ip(), remote), (at(connect).ip(), at(connect)));
@@ -80,7 +66,7 @@ fn without_a_listener_nothing_happens() {
     // The socket may still be used for anything.
     h.listener("[::1]:8080", 5);
     let (err, came) = h.connect(s, "[::1]:8080");
-    assert_eq!((err, loop_back(&mut h, came).len()), (0, 2));
+    assert_eq!((err, h.loop_back(came).len()), (0, 2));
 }
 
 #[test]
@@ -113,7 +99,7 @@ fn a_syn_is_not_for_a_stranger() {
     let first = switch_user(&mut h, 2, 1001);
     h.listener("127.0.0.1:8080", 5);
     h.region = first;
-    assert!(loop_back(&mut h, came).is_empty());
+    assert!(h.loop_back(came).is_empty());
     assert_eq!((h.state(s), error(&h, s)), (SockState::Closed, 111));
 }
 
@@ -123,7 +109,7 @@ fn the_kernels_port_decisions_stand() {
     let l = h.listener("127.0.0.1:8080", 5);
     let s = h.socket();
     let came = h.connect(s, "127.0.0.1:8080").1;
-    let flows = loop_back(&mut h, came);
+    let flows = h.loop_back(came);
     let a = h.accept(l).unwrap();
     h.close(l);
     let active = flows.iter().find(|f| f.sock == s).unwrap();
@@ -166,7 +152,7 @@ fn a_closed_listener_resets_what_waits() {
     let l = h.listener("127.0.0.1:8080", 5);
     let s = h.socket();
     let came = h.connect(s, "127.0.0.1:8080").1;
-    let flows = loop_back(&mut h, came);
+    let flows = h.loop_back(came);
     assert_eq!(flows.len(), 2);
     let waiting = flows.iter().find(|f| f.sock != s).unwrap();
     assert_eq!(h.close(l).removed, [(waiting.id, 104, true)]);

@@ -95,13 +95,19 @@ pub fn recv(h: &Held, dst: &mut IovCursor, flags: c_int) -> Result<usize, Errno>
     }
 }
 
+/// Buffers and bytes of control data.
+#[allow(clippy::unnecessary_cast)] // musl's counts are no size_t
+fn counts(m: &msghdr) -> (usize, usize) {
+    (m.msg_iovlen as usize, m.msg_controllen as usize)
+}
+
 /// A program's message header: copied, checked.
 fn header(msg: *const msghdr) -> Result<msghdr, Errno> {
     let m = user::get(msg)?;
     if !m.msg_name.is_null() && (m.msg_namelen as i32) < 0 {
         return Err(Errno::INVAL);
     }
-    if m.msg_iovlen > MAX_IOV {
+    if counts(&m).0 > MAX_IOV {
         return Err(Errno::MSGSIZE);
     }
     Ok(m)
@@ -113,8 +119,9 @@ pub fn sendmsg(h: &Held, msg: *const msghdr, flags: c_int) -> Result<usize, Errn
     if !m.msg_name.is_null() {
         user::readable(m.msg_name, (m.msg_namelen as usize).min(128))?;
     }
-    let mut src = cursor(m.msg_iov, m.msg_iovlen, To::Socket)?;
-    if m.msg_controllen > 0 {
+    let (buffers, control) = counts(&m);
+    let mut src = cursor(m.msg_iov, buffers, To::Socket)?;
+    if control > 0 {
         check_control(&m)?;
     }
     send(h, &mut src, flags)
@@ -122,7 +129,7 @@ pub fn sendmsg(h: &Held, msg: *const msghdr, flags: c_int) -> Result<usize, Errn
 
 /// SCM_TXTIME and its like are for other sockets: EINVAL, as for a header whose length is none.
 fn check_control(m: &msghdr) -> Result<(), Errno> {
-    let len = m.msg_controllen;
+    let (_, len) = counts(m);
     if len > i32::MAX as usize {
         return Err(Errno::NOBUFS);
     }
@@ -149,7 +156,7 @@ fn check_control(m: &msghdr) -> Result<(), Errno> {
 /// `recvmsg`: no address, no control data, no flags but the one that is always given back.
 pub fn recvmsg(h: &Held, msg: *mut msghdr, flags: c_int) -> Result<usize, Errno> {
     let m = header(msg)?;
-    let n = recv(h, &mut cursor(m.msg_iov, m.msg_iovlen, To::Program)?, flags)?;
+    let n = recv(h, &mut cursor(m.msg_iov, counts(&m).0, To::Program)?, flags)?;
     user::writable(msg, size_of::<msghdr>())?;
     // SAFETY: the program's message header, and it is there.
     unsafe {

@@ -20,22 +20,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-static struct sockaddr_in where;
-static int client, server;
+#include "pair.h"
 
 /* A result, or the errno as a negative number. */
 #define R(call) ({ long r_ = (long)(call); r_ < 0 ? -errno : r_; })
-
-static void pair(void) {
-    socklen_t len = sizeof where;
-    int l = socket(AF_INET, SOCK_STREAM, 0);
-    where.sin_port = 0;
-    if (bind(l, (void *)&where, len) || listen(l, 1) || getsockname(l, (void *)&where, &len)) exit(1);
-    client = socket(AF_INET, SOCK_STREAM, 0);
-    if (connect(client, (void *)&where, len)) exit(1);
-    server = accept(l, NULL, NULL);
-    close(l);
-}
 
 static void unpair(void) {
     close(client);

@@ -1,6 +1,6 @@
 //! What happens when somebody goes away: the peer resets, an app is killed, the daemon is killed.
 
-use crate::common::{Ip, Moved, Proc, RigSpec, Side, port, wait_for};
+use crate::common::{Ip, Moved, Proc, Rig, RigSpec, Side, port, wait_for};
 use crate::{Pairing, on, on_doomed, on_each_pairing};
 use rustix::process::Signal;
 use std::net::SocketAddr;
@@ -104,6 +104,16 @@ fn killed_daemon() {
     });
 }
 
+/// A server, and a client that blocks in a read over the engine.
+fn blocked_reader(rig: &Rig, server: &Side, client: &Side) -> (Proc, Proc) {
+    let addr = server.addr(Ip::V4, port());
+    let serving = server.serve_for(client, Ip::V4, addr, "");
+    let mut reader = client.peer("hold --connect").arg(addr).spawn();
+    reader.until("reading", LIMIT);
+    rig.prove(server, client, Moved { up: HELLO, down: 0 });
+    (serving, reader)
+}
+
 /// The peer's daemon notices, too: connections over the dead link end.
 #[test]
 fn killed_daemon_of_the_peer() {
@@ -111,11 +121,7 @@ fn killed_daemon_of_the_peer() {
         if !rig.has_engine() {
             return;
         }
-        let addr = server.addr(Ip::V4, port());
-        let _serving = server.serve_for(client, Ip::V4, addr, "");
-        let mut reader = client.peer("hold --connect").arg(addr).spawn();
-        reader.until("reading", LIMIT);
-        rig.prove(server, client, Moved { up: HELLO, down: 0 });
+        let (_serving, mut reader) = blocked_reader(rig, server, client);
         rig.daemons[1].proc.signal(Signal::KILL);
         let mut status = Default::default();
         wait_for("link down", LIMIT, || {
@@ -147,11 +153,7 @@ fn stopped_daemon_tells_the_peers() {
             if !rig.has_engine() {
                 return;
             }
-            let addr = server.addr(Ip::V4, port());
-            let _serving = server.serve_for(client, Ip::V4, addr, "");
-            let mut reader = client.peer("hold --connect").arg(addr).spawn();
-            reader.until("reading", LIMIT);
-            rig.prove(server, client, Moved { up: HELLO, down: 0 });
+            let (_serving, reader) = blocked_reader(rig, server, client);
             rig.daemons[0].proc.signal(Signal::TERM);
             let got = reader.wait(LIMIT);
             let how = got.json()["read"].clone();

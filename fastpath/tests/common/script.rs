@@ -80,6 +80,15 @@ impl Script {
         Script::with(Agreed { timestamps: false, wscale: 0, ..Agreed::default() }, TcpConfig::default(), 0)
     }
 
+    /// New Reno without timestamps and window scale, and a peer that has shown its window.
+    pub fn reno(mss: u16, sack: bool) -> Script {
+        let congestion = toe_core::flow::CongestionControl::Reno;
+        let agreed = Agreed { mss, sack, timestamps: false, wscale: 0, congestion, ..Agreed::default() };
+        let mut s = Script::with(agreed, TcpConfig::default(), 0);
+        s.step("A 0:0 ack 0", &[]);
+        s
+    }
+
     pub fn with(agreed: Agreed, tcp: TcpConfig, tso_max: usize) -> Script {
         let frames = Arc::new(Mutex::new(Frames::default()));
         let caps = NicCaps { mac: [2; 6], mtu: MTU, tso_max, tx_csum: tso_max > 0, queues: 1 };

@@ -2,6 +2,7 @@
 
 use crate::cases;
 use crate::sys::Addr;
+use crate::trace::T;
 use libc::{SO_REUSEADDR, SO_REUSEPORT, SOL_SOCKET, c_int};
 use std::ptr::null_mut;
 
@@ -370,14 +371,7 @@ cases! {
     fn closed_descriptor(t) {
         let fd = t.tcp();
         t.close(fd);
-        t.bind(fd, t.addr(0));
-        t.listen(fd, 1);
-        t.accept(fd);
-        t.connect(fd, t.addr(9));
-        t.shutdown(fd, 2);
-        t.name(fd);
-        t.peer(fd);
-        t.get("type", fd, SOL_SOCKET, libc::SO_TYPE);
+        socket_calls(t, fd);
         t.set("reuse", fd, SOL_SOCKET, SO_REUSEADDR, 1);
         t.ioctl("fionread", fd, libc::FIONREAD);
         t.r("fcntl", c!(fcntl(fd, libc::F_GETFL)));
@@ -388,14 +382,7 @@ cases! {
     }
     fn not_a_socket(t) {
         let (fd, _) = crate::sys::pipe();
-        t.bind(fd, t.addr(0));
-        t.listen(fd, 1);
-        t.accept(fd);
-        t.connect(fd, t.addr(9));
-        t.shutdown(fd, 2);
-        t.name(fd);
-        t.peer(fd);
-        t.get("type", fd, SOL_SOCKET, libc::SO_TYPE);
+        socket_calls(t, fd);
         t.send(fd, b"x", 0);
         t.recvmsg(fd, 4, 0);
     }
@@ -418,4 +405,16 @@ cases! {
         servers.iter().for_each(|&s| t.until(s as c_int, libc::POLLIN));
         t.levels(servers[39] as c_int);
     }
+}
+
+/// The calls of a socket's life, on what is none.
+fn socket_calls(t: &T, fd: c_int) {
+    t.bind(fd, t.addr(0));
+    t.listen(fd, 1);
+    t.accept(fd);
+    t.connect(fd, t.addr(9));
+    t.shutdown(fd, 2);
+    t.name(fd);
+    t.peer(fd);
+    t.get("type", fd, SOL_SOCKET, libc::SO_TYPE);
 }

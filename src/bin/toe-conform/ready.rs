@@ -150,29 +150,17 @@ cases! {
     }
     fn ppoll_mask(t) {
         let (c, _s) = t.pair();
-        crate::sys::on_signal(libc::SIGUSR1, 0);
-        let mut block: libc::sigset_t = zeroed();
-        c!(sigaddset(&raw mut block, libc::SIGUSR1));
-        c!(sigprocmask(libc::SIG_BLOCK, &raw const block, null_mut()));
-        c!(raise(libc::SIGUSR1));
+        raise_blocked();
         let mut fds = [p(c, POLLIN)];
         t.r("blocked", c!(poll(fds.as_mut_ptr(), 1, 20)));
-        let none: libc::sigset_t = zeroed();
-        let ts = timespec { tv_sec: 3, tv_nsec: 0 };
-        t.r("ppoll", c!(ppoll(fds.as_mut_ptr(), 1, &raw const ts, &raw const none)));
+        unblocked_ppoll(t, &mut fds);
         t.say(format!("signals={}", crate::sys::signals()));
     }
     fn ppoll_mask_when_ready(t) {
         let (c, _s) = t.pair();
-        crate::sys::on_signal(libc::SIGUSR1, 0);
-        let mut block: libc::sigset_t = zeroed();
-        c!(sigaddset(&raw mut block, libc::SIGUSR1));
-        c!(sigprocmask(libc::SIG_BLOCK, &raw const block, null_mut()));
-        c!(raise(libc::SIGUSR1));
+        raise_blocked();
         let mut fds = [p(c, POLLOUT)];
-        let none: libc::sigset_t = zeroed();
-        let ts = timespec { tv_sec: 3, tv_nsec: 0 };
-        t.r("ppoll", c!(ppoll(fds.as_mut_ptr(), 1, &raw const ts, &raw const none)));
+        unblocked_ppoll(t, &mut fds);
     }
     fn select_basic(t) {
         let (c, s) = t.pair();
@@ -242,11 +230,7 @@ cases! {
     }
     fn pselect_mask(t) {
         let (c, _s) = t.pair();
-        crate::sys::on_signal(libc::SIGUSR1, 0);
-        let mut block: libc::sigset_t = zeroed();
-        c!(sigaddset(&raw mut block, libc::SIGUSR1));
-        c!(sigprocmask(libc::SIG_BLOCK, &raw const block, null_mut()));
-        c!(raise(libc::SIGUSR1));
+        raise_blocked();
         let mut r: libc::fd_set = zeroed();
         set_bit(&mut r, c);
         let none: libc::sigset_t = zeroed();
@@ -297,4 +281,20 @@ cases! {
         t.select(n);
         t.poll(n, 0);
     }
+}
+
+/// SIGUSR1 waits to be let through.
+fn raise_blocked() {
+    crate::sys::on_signal(libc::SIGUSR1, 0);
+    let mut block: libc::sigset_t = zeroed();
+    c!(sigaddset(&raw mut block, libc::SIGUSR1));
+    c!(sigprocmask(libc::SIG_BLOCK, &raw const block, null_mut()));
+    c!(raise(libc::SIGUSR1));
+}
+
+/// Lets all signals through while it waits.
+fn unblocked_ppoll(t: &T, fds: &mut [pollfd; 1]) {
+    let none: libc::sigset_t = zeroed();
+    let ts = timespec { tv_sec: 3, tv_nsec: 0 };
+    t.r("ppoll", c!(ppoll(fds.as_mut_ptr(), 1, &raw const ts, &raw const none)));
 }

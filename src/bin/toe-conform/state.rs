@@ -84,20 +84,8 @@ fn shut(_: &T, fd: c_int, how: c_int) -> c_int {
     fd
 }
 
-/// A connection attempt that gets no answer: the listener's queue is full.
 fn connecting(t: &T) -> c_int {
-    let l = t.listener(0);
-    let a = t.local(l);
-    for _ in 0..8 {
-        let fd = t.tcp_nb();
-        c!(connect(fd, a.ptr(), a.len));
-        let mut p = libc::pollfd { fd, events: libc::POLLOUT, revents: 0 };
-        if c!(poll(&raw mut p, 1, 50)) == 0 {
-            return fd;
-        }
-    }
-    t.say("queue-never-full");
-    -1
+    t.unanswered().0
 }
 
 fn refused(t: &T) -> c_int {

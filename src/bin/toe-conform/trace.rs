@@ -107,6 +107,22 @@ impl T {
         c!(socket(self.domain(), libc::SOCK_STREAM | libc::SOCK_NONBLOCK, 0)) as c_int
     }
 
+    /// A connection attempt that gets no answer because the listener's queue is full (-1: it never is), and where it goes.
+    pub fn unanswered(&self) -> (c_int, Addr) {
+        let l = self.listener(0);
+        let a = self.local(l);
+        for _ in 0..8 {
+            let fd = self.tcp_nb();
+            c!(connect(fd, a.ptr(), a.len));
+            let mut p = libc::pollfd { fd, events: libc::POLLOUT, revents: 0 };
+            if c!(poll(&raw mut p, 1, 50)) == 0 {
+                return (fd, a);
+            }
+        }
+        self.say("queue-never-full");
+        (-1, a)
+    }
+
     /// A listener on a port of the system's choice.
     pub fn listener(&self, backlog: c_int) -> c_int {
         let fd = self.tcp();
