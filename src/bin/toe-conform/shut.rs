@@ -88,6 +88,7 @@ cases! {
         t.shutdown(s, SHUT_WR);
         end(t, c);
         both(t, c, s);
+        t.until_over(s);
         t.shutdown(s, SHUT_WR);
         t.until_over(c);
         t.shutdown(c, SHUT_RDWR);
