@@ -138,9 +138,13 @@ impl Sock<'_> {
         t
     }
 
-    /// Linux's TCP_* state number: the fast path's word, or what the slot's state implies.
+    /// Linux's TCP_* state number: the fast path's word, or what the slot's state implies. A shutdown counts from the call on,
+    /// though the fast path is yet to see it.
     fn tcp_state(&self) -> u8 {
+        let shut = self.slot.app_flags.load(Relaxed) & app_flags::SHUT_WR != 0;
         match (self.state(), self.slot.info.tcp_state.load(Relaxed)) {
+            (SockState::Established, 0 | 1) if shut => 4,
+            (SockState::Established, 8) if shut => 9,
             (SockState::Established, 0) => 1,
             (SockState::Established, n) => n as u8,
             (SockState::Connecting, _) => 2,
