@@ -24,7 +24,7 @@ impl Sock<'_> {
     /// The events that are true now. If `interest` has OUT and there is no room, the daemon is asked to say when there is.
     pub fn level(&self, interest: u32) -> u32 {
         let state = self.state();
-        let error = if self.slot.error.load(Acquire) != 0 { ERR } else { 0 };
+        let error = if self.has_error(state) { ERR } else { 0 };
         match state {
             // A listener that was shut down is closed. One that the kernel shares says so there.
             SockState::Listening if self.receive_shut() => {
@@ -33,7 +33,7 @@ impl Sock<'_> {
             }
             SockState::Listening if self.acceptable() => IN | RDNORM,
             SockState::Listening => 0,
-            SockState::Connecting => error,
+            SockState::Connecting => 0,
             SockState::Free | SockState::New | SockState::Bound => {
                 let shut = self.slot.app_flags.load(Acquire) & app_flags::SHUT_RD != 0;
                 HUP | OUT | WRNORM | error | if shut { IN | RDNORM | RDHUP } else { 0 }

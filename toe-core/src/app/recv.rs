@@ -118,7 +118,7 @@ impl Sock<'_> {
         if flags & daemon_flags::RX_FIN != 0 {
             return Some(Ok(0));
         }
-        if self.slot.error.load(Acquire) != 0 {
+        if self.has_error(state) {
             return Some(Err(Errno::IO));
         }
         if self.receive_shut() {

@@ -98,9 +98,6 @@ impl Sock<'_> {
     /// May bytes be written? `Ok(false)`: not yet connected. Does not take the pending error.
     fn writable_state(&self) -> Result<bool, Errno> {
         let state = self.state();
-        if self.slot.error.load(Acquire) != 0 {
-            return Err(Errno::PIPE);
-        }
         match state {
             SockState::Connecting => Ok(false),
             SockState::Established if !self.send_shut() => Ok(true),
@@ -172,10 +169,7 @@ impl Sock<'_> {
             let state = self.slot.state.load(Acquire);
             self.relayed()
                 || state != connecting
-                    && (self.room() > 0
-                        || self.send_shut()
-                        || self.slot.error.load(Acquire) != 0
-                        || state != SockState::Established as u32)
+                    && (self.room() > 0 || self.send_shut() || state != SockState::Established as u32)
         })
     }
 

@@ -84,16 +84,21 @@ impl<'a> Sock<'a> {
         if self.slot.state.load(Acquire) == SockState::Closed as u32 {
             return;
         }
-        if self.slot.state.swap(SockState::Closed as u32, AcqRel) != SockState::Closed as u32 {
-            self.slot.error.store(Errno::CONNRESET.raw_os_error() as u32, Release);
-            self.slot.daemon_flags.fetch_or(daemon_flags::RESET, AcqRel);
-        }
+        self.slot.error.store(Errno::CONNRESET.raw_os_error() as u32, Release);
+        self.slot.daemon_flags.fetch_or(daemon_flags::RESET, AcqRel);
+        self.slot.state.store(SockState::Closed as u32, Release);
         self.link.pass_on_death();
+    }
+
+    /// Is an error pending, for who has just seen `state`? What ends a connection is stored before the state says so and counts
+    /// from then on: whoever sees the error sees the end too.
+    pub(super) fn has_error(&self, state: SockState) -> bool {
+        !matches!(state, SockState::Connecting | SockState::Established) && self.slot.error.load(Acquire) != 0
     }
 
     /// Takes the pending error.
     pub fn take_error(&self) -> Option<Errno> {
-        if self.slot.error.load(Acquire) == 0 {
+        if !self.has_error(self.state()) {
             return None;
         }
         match self.slot.error.swap(0, AcqRel) {

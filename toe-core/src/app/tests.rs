@@ -8,7 +8,7 @@ use super::socket::Shut;
 use super::testing::LoopDaemon;
 use super::*;
 use crate::shm::{SockState, app_flags};
-use core::sync::atomic::Ordering::{Acquire, Relaxed};
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::net::SocketAddr;
 use std::sync::atomic::AtomicU32;
 
@@ -195,6 +195,22 @@ fn levels_are_those_of_linux() {
     s.shutdown(Shut::Write).unwrap();
     assert_eq!(read(&c, &mut [0; 1], BLOCK), Ok(0));
     assert_eq!(c.level(IN | OUT), IN | RDNORM | RDHUP | OUT | WRNORM | HUP);
+}
+
+/// The daemon stores the error first and the state then: between the two neither is to be seen.
+#[test]
+fn an_error_counts_from_the_end_on() {
+    let w = World::new();
+    let (c, _s) = w.pair();
+    for state in [SockState::Connecting, SockState::Established] {
+        c.slot.state.store(state as u32, Release);
+        c.slot.error.store(Errno::CONNRESET.raw_os_error() as u32, Release);
+        assert_eq!((c.level(IN) & (ERR | HUP), c.take_error()), (0, None), "{state:?}");
+        assert_eq!(read(&c, &mut [0; 1], RecvHow { nonblocking: true, ..BLOCK }), Err(Errno::AGAIN));
+        c.slot.state.store(SockState::Closed as u32, Release);
+        assert_eq!((c.level(IN) & (ERR | HUP), c.take_error()), (ERR | HUP, Some(Errno::CONNRESET)), "{state:?}");
+        assert_eq!((c.level(IN) & (ERR | HUP), c.take_error()), (HUP, None), "{state:?}");
+    }
 }
 
 #[test]
